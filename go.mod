@@ -1,0 +1,3 @@
+module github.com/sheaf-rl/sheaf
+
+go 1.26
