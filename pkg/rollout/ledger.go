@@ -29,11 +29,9 @@ type LedgerEntry struct {
 	Kind EntryKind
 	// Nonce tells two writers' entries apart when an append's answer was lost.
 	Nonce string
-	State RunState
-	// Fingerprint of the config, on open entries.
-	Fingerprint string
-	Plan        *Plan
-	Manifest    *Manifest
+	State    RunState
+	Plan     *Plan
+	Manifest *Manifest
 }
 
 // RunState is where a run stands.
@@ -49,6 +47,8 @@ type RunState struct {
 	// Trimmed is the first wave whose results may still be stored.
 	Trimmed int64
 	Closed  bool
+	// Fingerprint of the config that the run was started with.
+	Fingerprint string
 }
 
 // Plan is a wave: the groups that were planned together.

@@ -71,6 +71,8 @@ type LeaseMark struct {
 	// previous mark's + 1 in a lease's.
 	Attempt int
 	Worker  string
+	// Nonce tells two leases of one worker apart when a write's answer was lost.
+	Nonce string
 }
 
 // sample is a sample on the wire: its state without the per-token arrays, which
