@@ -14,7 +14,41 @@ type Ledger struct {
 	Dispositions map[string]int `json:"dispositions"`
 	// Generations counts engine calls by fate.
 	Generations map[string]int `json:"generations"`
-	Books       Books          `json:"books"`
+	// Counters sum over every generation record received, as Books.Generated does.
+	Counters Counters `json:"counters"`
+	Books    Books    `json:"books"`
+}
+
+// Counters are sums of what the engines reported. A sum is null when no call
+// reported it.
+type Counters struct {
+	Completion *int64 `json:"completion"`
+	Prompt     *int64 `json:"prompt"`
+	Cached     *int64 `json:"cached"`
+	Verify     *int64 `json:"verify"`
+	Correct    *int64 `json:"correct"`
+	Proposed   *int64 `json:"proposed"`
+}
+
+func (c *Counters) add(g *rollout.GenerationRecord) {
+	c.Completion = plus(c.Completion, g.Meta.CompletionTokens)
+	c.Prompt = plus(c.Prompt, g.Meta.PromptTokens)
+	c.Cached = plus(c.Cached, g.Meta.CachedTokens)
+	c.Verify = plus(c.Verify, g.Meta.Spec.Verify)
+	c.Correct = plus(c.Correct, g.Meta.Spec.Correct)
+	c.Proposed = plus(c.Proposed, g.Meta.Spec.Proposed)
+}
+
+// plus adds x to total, both optional; total is its own to change.
+func plus(total, x *int64) *int64 {
+	switch {
+	case x == nil:
+		return total
+	case total == nil:
+		return rollout.Ptr(*x)
+	}
+	*total += *x
+	return total
 }
 
 // Books account for the step's completion tokens:
@@ -78,10 +112,10 @@ func (v *view) books(w Window) Books {
 		b.Trained += v.trained(i)
 	}
 	b.Masked = max(kept-b.Trained, 0)
-	for reason, tokens := range v.waste(w) {
-		b.Generated += tokens
-		b.Discarded[reason] += tokens
-	}
+	v.eachWasted(w, func(reason string, g *rollout.GenerationRecord) {
+		b.Generated += g.Completion()
+		b.Discarded[reason] += g.Completion()
+	})
 	b.Unaccounted = b.Generated - b.Trained - b.Masked - b.Filtered - b.Surplus - b.Recycled - b.discarded()
 	if w.EngineTokens != nil {
 		b.EngineUnclaimed = rollout.Ptr(*w.EngineTokens - b.Generated - b.Probe)
@@ -99,12 +133,12 @@ func completionTokens(records []rollout.GenerationRecord) int64 {
 	return n
 }
 
-// waste sums the wasted tokens by reason. The subject that carries waste delivers
-// at least once, and a fenced attempt may have been accepted after all: an id
-// that was seen already is not counted again.
-func (v *view) waste(w Window) map[string]int64 {
+// eachWasted calls visit with every wasted record. The subject that carries waste
+// delivers at least once, and a fenced attempt may have been accepted after all:
+// an id that was seen already is left out.
+func (v *view) eachWasted(w Window, visit func(reason string, g *rollout.GenerationRecord)) {
 	if len(w.Waste) == 0 {
-		return nil
+		return
 	}
 	seen := map[string]bool{}
 	for i := range v.groups {
@@ -114,28 +148,29 @@ func (v *view) waste(w Window) map[string]int64 {
 			}
 		}
 	}
-	tokens := map[string]int64{}
 	for _, waste := range w.Waste {
 		for i := range waste.Generations {
 			g := &waste.Generations[i]
-			if g.ID != "" && seen[g.ID] {
-				continue
+			if g.ID == "" || !seen[g.ID] {
+				visit(waste.Reason, g)
 			}
 			seen[g.ID] = true
-			tokens[waste.Reason] += g.Completion()
 		}
 	}
-	return tokens
 }
 
 // ledger counts groups, episodes and calls.
-func (v *view) ledger(books Books) Ledger {
+func (v *view) ledger(books Books, w Window) Ledger {
 	l := Ledger{
 		Groups: len(v.groups), Books: books,
 		Outcomes: map[string]int{}, Failures: map[string]int{},
 		Dispositions: map[string]int{}, Generations: map[string]int{},
 	}
 	outcomes, fates, verdicts := map[rollout.Outcome]int{}, map[rollout.Fate]int{}, map[rollout.Disposition]int{}
+	count := func(g *rollout.GenerationRecord) {
+		fates[g.Fate]++
+		l.Counters.add(g)
+	}
 	for i := range v.groups {
 		g := &v.groups[i]
 		l.Episodes += len(g.Episodes)
@@ -146,11 +181,13 @@ func (v *view) ledger(books Books) Ledger {
 			if e.Failure != nil {
 				l.Failures[e.Failure.Key()]++
 			}
-			for k := range e.Generations {
-				fates[e.Generations[k].Fate]++
+			calls := unique(e.Generations)
+			for k := range calls {
+				count(&calls[k])
 			}
 		}
 	}
+	v.eachWasted(w, func(_ string, g *rollout.GenerationRecord) { count(g) })
 	for outcome, n := range outcomes {
 		l.Outcomes[string(outcome)] = n
 	}
