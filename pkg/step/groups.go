@@ -3,9 +3,6 @@ package step
 import (
 	"fmt"
 	"math/bits"
-	"strings"
-
-	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
 // spreadMetrics sets how the rewards within the groups differ.
@@ -17,12 +14,12 @@ func (v *view) spreadMetrics(m *metrics, prefix string, cfg Config) {
 	for _, g := range v.kept {
 		rewards = rewards[:0]
 		complete := true
-		for _, s := range v.samples[g.start:g.end] {
-			if s.Reward == nil {
+		for i := g.start; i < g.end; i++ {
+			if !v.rows[i].scored {
 				complete = false
 				continue
 			}
-			rewards = append(rewards, *s.Reward)
+			rewards = append(rewards, v.rows[i].reward)
 		}
 		if len(rewards) == 0 {
 			continue
@@ -79,9 +76,9 @@ func (v *view) passRate(m *metrics, prefix string, n int) {
 	for _, g := range v.kept {
 		right, scored := 0, 0
 		for _, e := range v.episodes[g.firstEpisode:g.lastEpisode] {
-			if r := v.reward(e); r != nil {
+			if r, ok := v.reward(e); ok {
 				scored++
-				if *r == 1 {
+				if r == 1 {
 					right++
 				}
 			}
@@ -115,16 +112,7 @@ func passAt(n, c, k int) float64 {
 
 // filterMetrics counts the groups that the dynamic filter dropped, by reason.
 func (v *view) filterMetrics(m *metrics) {
-	counts := map[string]int{}
-	for i := range v.groups {
-		for _, d := range v.groups[i].Dispositions {
-			if d.Verdict == rollout.Filtered {
-				counts[d.Reason]++
-				break
-			}
-		}
-	}
-	for reason, n := range counts {
-		m.count("rollout/dynamic_filter/drop_"+strings.ReplaceAll(reason, "/", "_"), n)
+	for reason, n := range v.drops.all() {
+		m.count("rollout/dynamic_filter/drop_"+reason, n)
 	}
 }

@@ -17,42 +17,54 @@ type facts struct {
 	// whose list is not empty, byType those with an entry of each type.
 	compared, mismatched int
 	byType               [len(mismatchTypes)]int
-	// categories counts samples by the value of [Config.Category].
-	categories map[string]int
-	// exits counts episodes by the exit status of their agent.
-	exits map[string]int
+	// categories counts samples by the value of [Config.Category], exits episodes
+	// by the exit status of their agent.
+	categories, exits counter[string]
 }
 
-// readMetadata reads the metadata of the batch's samples. A value that is not of
-// the expected kind is not there.
-func (v *view) readMetadata(cfg Config) facts {
-	f := facts{categories: map[string]int{}, exits: map[string]int{}}
-	for _, e := range v.episodes {
-		exit := ""
-		for _, s := range v.samples[e.start:e.end] {
-			members(s.Metadata, func(key, value []byte) {
-				switch string(key) {
-				case "tito_session_mismatch":
-					f.mismatch(value)
-				case "exit_status":
-					if text := rollout.RawText(value); exit == "" && value[0] == '"' {
-						exit = text
-					}
-				}
-				if cfg.Category != "" && string(key) == cfg.Category && value[0] == '"' {
-					f.categories[rollout.RawText(value)]++
-				}
-			})
-		}
-		if exit != "" {
-			f.exits[exit]++
-		}
+func (f *facts) merge(o *facts) {
+	f.compared += o.compared
+	f.mismatched += o.mismatched
+	for i := range f.byType {
+		f.byType[i] += o.byType[i]
 	}
-	return f
+	f.categories.merge(&o.categories)
+	f.exits.merge(&o.exits)
+}
+
+// metadata reads the metadata of one sample and returns its agent's exit status,
+// "" for none. A value that is not of the expected kind is not there.
+func (f *facts) metadata(object json.RawMessage, category string) (exit string) {
+	members(object, func(key, value []byte) {
+		switch string(key) {
+		case "tito_session_mismatch":
+			f.mismatch(value)
+		case "exit_status":
+			exit = text(value)
+		}
+		if category != "" && string(key) == category {
+			if value := text(value); value != "" {
+				f.categories.add(value)
+			}
+		}
+	})
+	return exit
+}
+
+// text is the content of a JSON string, "" for any other value.
+func text(value []byte) string {
+	switch {
+	case value[0] != '"':
+		return ""
+	case bytes.IndexByte(value, '\\') < 0:
+		return string(value[1 : len(value)-1])
+	default:
+		return rollout.RawText(value)
+	}
 }
 
 // mismatch counts one sample's mismatch list.
-func (f *facts) mismatch(list json.RawMessage) {
+func (f *facts) mismatch(list []byte) {
 	if len(list) == 2 && list[0] == '[' {
 		f.compared++
 		return
@@ -81,32 +93,41 @@ func (f *facts) mismatch(list json.RawMessage) {
 // as it stands, and stops where the text is no valid object. It reads a large
 // object much faster than decoding it, and copies nothing but keys with escapes.
 func members(object json.RawMessage, visit func(key, value []byte)) {
-	s := bytes.TrimLeft(object, " \t\r\n")
+	s := skipSpace(object)
 	if len(s) == 0 || s[0] != '{' {
 		return
 	}
 	s = s[1:]
 	for {
-		s = bytes.TrimLeft(s, " \t\r\n,")
+		if s = skipSpace(s); len(s) > 0 && s[0] == ',' {
+			s = skipSpace(s[1:])
+		}
 		n := valueLen(s)
 		if n < 2 || s[0] != '"' {
 			return
 		}
 		key := s[1 : n-1]
 		if bytes.IndexByte(key, '\\') >= 0 {
-			key = []byte(rollout.RawText(s[:n]))
+			key = []byte(text(s[:n]))
 		}
-		s = bytes.TrimLeft(s[n:], " \t\r\n")
+		s = skipSpace(s[n:])
 		if len(s) == 0 || s[0] != ':' {
 			return
 		}
-		s = bytes.TrimLeft(s[1:], " \t\r\n")
+		s = skipSpace(s[1:])
 		if n = valueLen(s); n == 0 {
 			return
 		}
 		visit(key, s[:n])
 		s = s[n:]
 	}
+}
+
+func skipSpace(s []byte) []byte {
+	for len(s) > 0 && (s[0] == ' ' || s[0] == '\t' || s[0] == '\r' || s[0] == '\n') {
+		s = s[1:]
+	}
+	return s
 }
 
 // valueLen is the length of the JSON value at the start of s, 0 if there is none.

@@ -1,6 +1,9 @@
 package step
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Reasons for missing metrics that several keys share.
 const (
@@ -77,6 +80,16 @@ func (m *metrics) percentiles(key string, xs []float64, reason string) {
 	for i, q := range quantiles(xs, 0.5, 0.9, 0.99) {
 		m.set(key+names[i], q)
 	}
+}
+
+// averageAndMax sets the mean and the greatest of xs.
+func (m *metrics) averageAndMax(average, greatest string, xs []float64, reason string) {
+	m.average(average, xs, reason)
+	if len(xs) == 0 {
+		m.miss(greatest, reason)
+		return
+	}
+	m.set(greatest, slices.Max(xs))
 }
 
 func sum(xs []float64) float64 {

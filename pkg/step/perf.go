@@ -1,34 +1,28 @@
 package step
 
-import "github.com/sheaf-rl/sheaf/pkg/rollout"
-
 // perfMetrics sets the keys that depend on a clock.
-func (v *view) perfMetrics(m *metrics, cfg Config, w Window, books Books) {
+func (v *view) perfMetrics(m *metrics, cfg Config, w Window, generated int64) {
 	seconds := w.Seconds()
 	if seconds > 0 {
 		m.set("perf/rollout_time", seconds)
 	} else {
 		m.miss("perf/rollout_time", noClock)
 	}
-	m.ratio("perf/generated_tokens_per_sec", float64(books.Generated), seconds, noClock)
+	m.ratio("perf/generated_tokens_per_sec", float64(generated), seconds, noClock)
 
-	tools := make([]float64, len(v.samples))
-	responses := make([]int64, len(v.samples))
-	for i, s := range v.samples {
-		tools[i], responses[i] = s.NonGenerationTime, int64(s.ResponseLen())
-	}
-	m.stats("perf/non_generation_time", tools, noSamples)
-	v.throughput(m, "", responses, cfg.GPUs, seconds)
-	v.throughput(m, "effective_", v.effective, cfg.GPUs, seconds)
+	m.stats("perf/non_generation_time", v.column(func(r *row) (float64, bool) { return r.tools, true }), noSamples)
+	v.throughput(m, "", cfg.GPUs, seconds, func(r *row) int64 { return r.response })
+	v.throughput(m, "effective_", cfg.GPUs, seconds, func(r *row) int64 { return r.effective })
 	v.waiting(m, w, seconds)
 }
 
 // throughput sets tokens per second for one way of counting a sample's length.
 // The longest samples set the pace of a synchronous step, so their own speed is
 // set too, with and without the time that tools took of it.
-func (v *view) throughput(m *metrics, name string, lengths []int64, gpus int, seconds float64) {
+func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, length func(*row) int64) {
 	var total, longest int64
-	for _, n := range lengths {
+	for i := range v.rows {
+		n := length(&v.rows[i])
 		total += n
 		longest = max(longest, n)
 	}
@@ -38,17 +32,18 @@ func (v *view) throughput(m *metrics, name string, lengths []int64, gpus int, se
 		m.miss("perf/"+name+"tokens_per_gpu_per_sec", "the number of GPUs is not known")
 	}
 	key := "perf/longest_" + name + "sample"
-	if len(lengths) == 0 {
+	if len(v.rows) == 0 {
 		m.miss(key+"_tokens_per_sec", noSamples)
 		return
 	}
 	m.ratio(key+"_tokens_per_sec", float64(longest), seconds, noClock)
 
 	used, count, anyTools := 0.0, 0.0, false
-	for i, n := range lengths {
-		anyTools = anyTools || v.samples[i].NonGenerationTime > 0
-		if n == longest {
-			used += v.samples[i].NonGenerationTime
+	for i := range v.rows {
+		r := &v.rows[i]
+		anyTools = anyTools || r.tools > 0
+		if length(r) == longest {
+			used += r.tools
 			count++
 		}
 	}
@@ -68,24 +63,8 @@ func (v *view) throughput(m *metrics, name string, lengths []int64, gpus int, se
 
 // waiting sets where time was lost, over all episodes and calls of the step.
 func (v *view) waiting(m *metrics, w Window, seconds float64) {
-	var durations, queued, latencies []float64
-	busy := 0.0
-	for i := range v.groups {
-		for j := range v.groups[i].Episodes {
-			e := &v.groups[i].Episodes[j]
-			if e.Timing.Total > 0 {
-				durations = append(durations, e.Timing.Total)
-				busy += e.Timing.Total
-			}
-			for k := range e.Generations {
-				meta := &e.Generations[k].Meta
-				queued = appendPresent(queued, meta.QueueTime)
-				latencies = appendPresent(latencies, meta.E2ELatency)
-			}
-		}
-	}
-	const untimed, unreported = "no episode was timed", "no engine reported it"
-	m.tail("perf/tail_ratio", durations, untimed)
+	busy := sum(v.durations)
+	m.tail("perf/tail_ratio", v.durations, "no episode was timed")
 	switch {
 	case w.Slots <= 0:
 		m.miss("perf/slot_idle", "the number of slots is not known")
@@ -99,13 +78,14 @@ func (v *view) waiting(m *metrics, w Window, seconds float64) {
 	} else {
 		m.miss("perf/wait_time_ratio", "the trainer did not report its times")
 	}
-	if len(queued) > 0 {
-		m.set("perf/queue_p99", quantiles(queued, 0.99)[0])
+	const unreported = "no engine reported it"
+	if len(v.queued) > 0 {
+		m.set("perf/queue_p99", quantiles(v.queued, 0.99)[0])
 	} else {
 		m.miss("perf/queue_p99", unreported)
 	}
-	m.stats("perf/request/queue_time", queued, unreported)
-	m.stats("perf/request/e2e_latency", latencies, unreported)
+	m.stats("perf/request/queue_time", v.queued, unreported)
+	m.stats("perf/request/e2e_latency", v.latencies, unreported)
 }
 
 // tail sets the longest duration over the median one.
@@ -118,29 +98,19 @@ func (m *metrics) tail(key string, durations []float64, reason string) {
 	m.set(key, q[1]/q[0])
 }
 
-func appendPresent(xs []float64, x *float64) []float64 {
-	if x == nil {
-		return xs
-	}
-	return append(xs, *x)
-}
-
 // evalMetrics sets the keys of one evaluation, name being eval/<data set>.
 func (v *view) evalMetrics(m *metrics, name string, cfg Config, w Window) {
 	v.sampleMetrics(m, name+"/", cfg)
-	n, truncated, rewards := float64(len(v.samples)), 0.0, []float64(nil)
-	for _, s := range v.samples {
-		if s.Status() == rollout.StatusTruncated {
+	n := float64(len(v.rows))
+	total, scored := v.sumRewards(0, len(v.rows))
+	truncated := 0.0
+	for i := range v.rows {
+		if v.rows[i].truncated {
 			truncated++
 		}
-		rewards = appendPresent(rewards, s.Reward)
 	}
-	reason := noRewards
-	if n == 0 {
-		reason = noSamples
-	}
-	m.average(name, rewards, reason)
-	m.ratio(name+"-none_reward_ratio", n-float64(len(rewards)), n, noSamples)
+	m.ratio(name, total, scored, v.unscored())
+	m.ratio(name+"-none_reward_ratio", n-scored, n, noSamples)
 	m.ratio(name+"-truncated_ratio", truncated, n, noSamples)
 	v.passRate(m, name+"-pass@", cfg.SamplesPerPrompt)
 	m.set("eval/step", float64(cfg.Step))

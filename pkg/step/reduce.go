@@ -36,7 +36,7 @@ type Result struct {
 // Reduce reduces disposed groups to a batch and its report. The groups given are
 // not changed; samples are shared with them.
 func Reduce(cfg Config, groups []rollout.Group, w Window) (*Result, error) {
-	v, err := collect(groups)
+	v, err := read(cfg, groups)
 	if err != nil {
 		return nil, fmt.Errorf("reduce step %d: %w", cfg.Step, err)
 	}
@@ -44,24 +44,24 @@ func Reduce(cfg Config, groups []rollout.Group, w Window) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reduce step %d: %w", cfg.Step, err)
 	}
-	v.measure(cfg)
-	return &Result{
-		Samples: v.samples, Rewards: rewards, Excluded: v.excluded, MaskSums: v.maskSums(),
-		Report: v.report(cfg, w),
-	}, nil
+	r := &Result{Samples: v.samples, Rewards: rewards, Excluded: make([]bool, len(v.rows)), MaskSums: v.maskSums()}
+	for i := range v.rows {
+		r.Excluded[i] = v.rows[i].excluded
+	}
+	r.Report = v.report(cfg, w)
+	return r, nil
 }
 
 // Evaluate reduces the disposed groups of one evaluation data set to a report
 // with the eval/ keys. [Config.SamplesPerPrompt] is the data set's own.
 func Evaluate(cfg Config, dataset string, groups []rollout.Group, w Window) (*Report, error) {
-	v, err := collect(groups)
+	v, err := read(cfg, groups)
 	if err != nil {
 		return nil, fmt.Errorf("reduce evaluation %s at step %d: %w", dataset, cfg.Step, err)
 	}
-	v.measure(cfg)
 	m := newMetrics()
 	v.evalMetrics(m, "eval/"+dataset, cfg, w)
-	return v.assemble(m, v.books(w), cfg, w), nil
+	return assemble(m, v.ledger(w), cfg, w), nil
 }
 
 // Lengths returns prompt plus response of each sample, in tokens.

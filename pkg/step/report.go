@@ -33,34 +33,33 @@ type Timing struct {
 
 // report assembles a train step's report.
 func (v *view) report(cfg Config, w Window) *Report {
-	m, books := newMetrics(), v.books(w)
-	f := v.sampleMetrics(m, "rollout/", cfg)
+	m, ledger := newMetrics(), v.ledger(w)
+	books := ledger.Books
+	v.sampleMetrics(m, "rollout/", cfg)
 	v.filterMetrics(m)
 	v.passRate(m, "passrate/pass@", cfg.SamplesPerPrompt)
 	v.asyncMetrics(m, cfg, w)
-	v.perfMetrics(m, cfg, w, books)
+	v.perfMetrics(m, cfg, w, books.Generated)
 	if cfg.Sessions {
-		v.agentMetrics(m, f)
+		v.agentMetrics(m)
 	}
 	m.ratio("waste/discarded_ratio", float64(books.discarded()), float64(books.Generated), "nothing was generated")
 	m.ratio("waste/filtered_ratio", float64(books.Filtered), float64(books.Generated), "nothing was generated")
-	return v.assemble(m, books, cfg, w)
+	return assemble(m, ledger, cfg, w)
 }
 
 // sampleMetrics sets the keys that training steps and evaluations share.
-func (v *view) sampleMetrics(m *metrics, prefix string, cfg Config) facts {
-	f := v.readMetadata(cfg)
+func (v *view) sampleMetrics(m *metrics, prefix string, cfg Config) {
 	v.lengthMetrics(m, prefix)
 	v.rewardMetrics(m, prefix)
-	v.endMetrics(m, prefix, cfg)
-	v.textMetrics(m, prefix, cfg, f)
+	v.endMetrics(m, prefix)
+	v.textMetrics(m, prefix, cfg)
 	v.versionMetrics(m, prefix)
 	v.spreadMetrics(m, prefix, cfg)
 	v.counterMetrics(m, prefix, cfg)
-	return f
 }
 
-func (v *view) assemble(m *metrics, books Books, cfg Config, w Window) *Report {
+func assemble(m *metrics, ledger Ledger, cfg Config, w Window) *Report {
 	t := Timing{RolloutSeconds: w.Seconds()}
 	if !w.Started.IsZero() {
 		t.Started = &w.Started
@@ -70,7 +69,7 @@ func (v *view) assemble(m *metrics, books Books, cfg Config, w Window) *Report {
 	}
 	return &Report{
 		Schema: Schema, Run: cfg.Run, Step: cfg.Step, WeightVersion: cfg.WeightVersion,
-		Metrics: m.values, Unavailable: m.missing, Ledger: v.ledger(books, w), Timing: t,
+		Metrics: m.values, Unavailable: m.missing, Ledger: ledger, Timing: t,
 	}
 }
 

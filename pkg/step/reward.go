@@ -32,11 +32,9 @@ func (e Estimator) normalizes() (center, scale bool) {
 // samples it yielded. An episode that nothing scored has no vote and reward 0,
 // and stays out of the loss.
 func (v *view) normalized(cfg Config) ([]float64, error) {
-	rewards := make([]float64, len(v.samples))
-	for i, s := range v.samples {
-		if s.Reward != nil {
-			rewards[i] = *s.Reward
-		}
+	rewards := make([]float64, len(v.rows))
+	for i := range v.rows {
+		rewards[i] = v.rows[i].reward // 0 when not scored
 	}
 	center, scale := cfg.Estimator.normalizes()
 	if !center || !cfg.Normalize {
@@ -46,14 +44,14 @@ func (v *view) normalized(cfg Config) ([]float64, error) {
 	for _, g := range v.kept {
 		votes = votes[:0]
 		for _, e := range v.episodes[g.firstEpisode:g.lastEpisode] {
-			r := v.reward(e)
-			for _, s := range v.samples[e.start:e.end] {
-				if !sameReward(r, s.Reward) {
-					return nil, fmt.Errorf("normalise rewards: group %d, rollout %d: %w", g.Index, e.RolloutID, ErrSiblings)
+			reward, scored := v.reward(e)
+			for i := e.start; i < e.end; i++ {
+				if r := &v.rows[i]; r.scored != scored || r.reward != reward {
+					return nil, fmt.Errorf("normalise rewards: group %d, rollout %d: %w", g.group.Index, e.rolloutID, ErrSiblings)
 				}
 			}
-			if r != nil {
-				votes = append(votes, *r)
+			if scored {
+				votes = append(votes, reward)
 			}
 		}
 		if len(votes) == 0 {
@@ -66,17 +64,10 @@ func (v *view) normalized(cfg Config) ([]float64, error) {
 			}
 		}
 		for i := g.start; i < g.end; i++ {
-			if v.samples[i].Reward != nil {
+			if v.rows[i].scored {
 				rewards[i] = (rewards[i] - m) / div
 			}
 		}
 	}
 	return rewards, nil
-}
-
-func sameReward(a, b *float64) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }

@@ -12,54 +12,52 @@ type counters struct {
 	correct, proposed, rateCalls int64
 	// cached and prompt sum over the cacheCalls that reported both.
 	cached, prompt, cacheCalls int64
-	// Calls without a verify count, by the reason.
-	unreported, noVerify, notSpeculative, unknown int64
+	// Calls without a verify count, by whether they made two tokens or more: the
+	// first token comes before any verify pass.
+	silentShort, silentLong int64
 }
 
-// reported says that the call carries a verify count. 0 is no count: some engine
-// versions write it when they do not speculate or have not come to it.
-func reported(g *rollout.GenerationRecord) bool {
-	return g.Meta.Spec.Verify != nil && *g.Meta.Spec.Verify > 0
-}
-
-// add counts one call, apart from the reason for a missing verify count.
+// add counts one call. A verify count of 0 is none: some engine versions write
+// it when they do not speculate or have not come to it.
 func (c *counters) add(g *rollout.GenerationRecord) {
-	if p := &g.Meta; p.CachedTokens != nil && p.PromptTokens != nil {
-		c.cached += *p.CachedTokens
-		c.prompt += *p.PromptTokens
+	meta, spec := &g.Meta, &g.Meta.Spec
+	if meta.CachedTokens != nil && meta.PromptTokens != nil {
+		c.cached += *meta.CachedTokens
+		c.prompt += *meta.PromptTokens
 		c.cacheCalls++
 	}
-	spec := &g.Meta.Spec
 	if spec.Correct != nil && spec.Proposed != nil {
 		c.correct += *spec.Correct
 		c.proposed += *spec.Proposed
 		c.rateCalls++
 	}
-	if reported(g) {
-		c.completion += g.Completion()
+	switch completion := g.Completion(); {
+	case spec.Verify != nil && *spec.Verify > 0:
+		c.completion += completion
 		c.verify += *spec.Verify
 		c.lengthCalls++
-	}
-}
-
-// silent classifies a call without a verify count: the engine speculates and made
-// two tokens or more, so that it should have one; the first token ended the
-// answer, before any verify pass; the engine does not speculate; or nobody knows
-// whether it does.
-func (c *counters) silent(g *rollout.GenerationRecord, speculates, known bool) {
-	switch {
-	case !known:
-		c.unknown++
-	case !speculates:
-		c.notSpeculative++
-	case g.Completion() < 2:
-		c.noVerify++
+	case completion < 2:
+		c.silentShort++
 	default:
-		c.unreported++
+		c.silentLong++
 	}
 }
 
-// countable says that a call's counters describe work: it is none of the calls that
+func (c *counters) merge(o *counters) {
+	c.completion += o.completion
+	c.verify += o.verify
+	c.lengthCalls += o.lengthCalls
+	c.correct += o.correct
+	c.proposed += o.proposed
+	c.rateCalls += o.rateCalls
+	c.cached += o.cached
+	c.prompt += o.prompt
+	c.cacheCalls += o.cacheCalls
+	c.silentShort += o.silentShort
+	c.silentLong += o.silentLong
+}
+
+// countable says that a call's counters describe work: it is none of those that
 // ended in an error before any token, and none that the scheduler refused with a
 // status, whose counts are stand-ins (hazard 35).
 func countable(g *rollout.GenerationRecord) bool {
@@ -79,54 +77,38 @@ func (c *counters) ratios(m *metrics, prefix, suffix string) {
 // the accepted episodes: each call once, also when several samples share its
 // turn or none kept it.
 func (v *view) counterMetrics(m *metrics, prefix string, cfg Config) {
-	var all counters
-	engines, versions := byName{}, byName{}
-	var quiet []*rollout.GenerationRecord
-	for _, e := range v.episodes {
-		calls := unique(e.Generations)
-		for i := range calls {
-			g := &calls[i]
-			if !countable(g) {
-				continue
-			}
-			all.add(g)
-			engine := engines.of(g.Engine)
-			engine.add(g)
-			versions.of(versionOf(&g.Meta)).add(g)
-			if !reported(g) {
-				quiet = append(quiet, g)
-			}
-		}
-	}
-	// An engine that reported a verify count in this step speculates, whatever was
-	// known of it before.
-	for _, g := range quiet {
-		engine := engines.of(g.Engine)
-		speculates, known := cfg.Speculates[g.Engine]
-		if engine.lengthCalls > 0 {
+	all := &v.tally.all
+	all.ratios(m, prefix, "")
+	var unreported, noVerify, notSpeculative, unknown int64
+	for name, c := range v.engines.all {
+		speculates, known := cfg.Speculates[name]
+		if c.lengthCalls > 0 { // whatever was known of it before
 			speculates, known = true, true
 		}
-		all.silent(g, speculates, known)
-		engine.silent(g, speculates, known)
-	}
-
-	all.ratios(m, prefix, "")
-	for name, c := range engines.all {
-		if name != "" && c.lengthCalls+c.rateCalls+c.unreported > 0 {
+		switch {
+		case !known:
+			unknown += c.silentShort + c.silentLong
+		case !speculates:
+			notSpeculative += c.silentShort + c.silentLong
+		default:
+			noVerify += c.silentShort
+			unreported += c.silentLong
+		}
+		if name != "" && (speculates || c.rateCalls > 0) {
 			c.ratios(m, prefix, "/engine/"+name)
 		}
 	}
-	for name, c := range versions.all {
+	for name, c := range v.versions.all {
 		if name != "" && c.lengthCalls+c.rateCalls > 0 {
 			c.ratios(m, prefix, "/version/"+name)
 		}
 	}
 	m.set(prefix+"spec_length_calls_reported", float64(all.lengthCalls))
 	m.set(prefix+"spec_rate_calls_reported", float64(all.rateCalls))
-	m.set(prefix+"spec_calls_unreported", float64(all.unreported))
-	m.set(prefix+"spec_calls_no_verify", float64(all.noVerify))
-	m.set(prefix+"spec_calls_not_speculative", float64(all.notSpeculative))
-	m.set(prefix+"spec_calls_unknown", float64(all.unknown))
+	m.set(prefix+"spec_calls_unreported", float64(unreported))
+	m.set(prefix+"spec_calls_no_verify", float64(noVerify))
+	m.set(prefix+"spec_calls_not_speculative", float64(notSpeculative))
+	m.set(prefix+"spec_calls_unknown", float64(unknown))
 
 	const uncounted = "no call reported cached and prompt tokens"
 	m.ratio(prefix+"prefix_cache_hit_rate", float64(all.cached), float64(all.prompt), uncounted)
@@ -134,12 +116,12 @@ func (v *view) counterMetrics(m *metrics, prefix string, cfg Config) {
 	if all.cacheCalls == 0 {
 		m.miss(prefix+"avg_cached_tokens_per_sample", uncounted)
 	} else {
-		m.ratio(prefix+"avg_cached_tokens_per_sample", float64(all.cached), float64(len(v.samples)), noSamples)
+		m.ratio(prefix+"avg_cached_tokens_per_sample", float64(all.cached), float64(len(v.rows)), noSamples)
 	}
 }
 
 // byName keeps counters by name. It remembers the last name asked for: calls of
-// one engine or version come in long runs.
+// one engine or version come in runs.
 type byName struct {
 	all  map[string]*counters
 	name string
@@ -158,6 +140,12 @@ func (b *byName) of(name string) *counters {
 	}
 	b.name, b.last = name, b.all[name]
 	return b.last
+}
+
+func (b *byName) merge(o *byName) {
+	for name, c := range o.all {
+		b.of(name).merge(c)
+	}
 }
 
 // versionOf is the one weight version of a call, "mixed" when it spans several,

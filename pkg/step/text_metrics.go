@@ -8,29 +8,25 @@ import (
 )
 
 // textMetrics sets what is read from the samples' texts and metadata.
-func (v *view) textMetrics(m *metrics, prefix string, cfg Config, f facts) {
-	n := float64(len(v.samples))
+func (v *view) textMetrics(m *metrics, prefix string, cfg Config) {
+	n := float64(len(v.rows))
 	repetitive := 0.0
-	var r repetition
-	for _, s := range v.samples {
-		if r.in(s.Response) {
+	for i := range v.rows {
+		if v.rows[i].repetitive {
 			repetitive++
 		}
 	}
 	m.ratio(prefix+"repetition_frac", repetitive, n, noSamples)
-
-	if cfg.Category != "" {
-		for category, count := range f.categories {
-			m.ratio(prefix+"error_cat/"+category, float64(count), n, noSamples)
-		}
+	for category, count := range v.categories.all() {
+		m.ratio(prefix+"error_cat/"+category, float64(count), n, noSamples)
 	}
-	if f.compared == 0 && !cfg.Sessions {
+	if v.compared == 0 && !cfg.Sessions {
 		return
 	}
 	const rate, none = "tito_session_mismatch_rate", "no sample was compared with a whole rendering"
-	m.ratio(prefix+rate, float64(f.mismatched), float64(f.compared), none)
+	m.ratio(prefix+rate, float64(v.mismatched), float64(v.compared), none)
 	for i, name := range mismatchTypes {
-		m.ratio(prefix+rate+"/"+name, float64(f.byType[i]), float64(f.compared), none)
+		m.ratio(prefix+rate+"/"+name, float64(v.byType[i]), float64(v.compared), none)
 	}
 }
 
