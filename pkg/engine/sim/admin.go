@@ -10,9 +10,13 @@ import (
 // routes is the engine's HTTP face.
 func (e *Engine) routes() http.Handler {
 	mux := http.NewServeMux()
+	generate := e.serveGenerate
+	if e.config.Stub > 0 {
+		generate = newStub(e, e.config.Stub).ServeHTTP
+	}
 	for pattern, handler := range map[string]http.HandlerFunc{
-		"POST /generate":          e.serveGenerate,
-		"PUT /generate":           e.serveGenerate,
+		"POST /generate":          generate,
+		"PUT /generate":           generate,
 		"GET /ping":               func(http.ResponseWriter, *http.Request) {},
 		"GET /health":             e.serveHealth,
 		"GET /health_generate":    e.serveHealth,

@@ -63,6 +63,10 @@ type Config struct {
 	Latency     Latency      // default: none
 	Clock       Clock        // default: real time
 
+	// Stub, when above 0, answers /generate with that many fixed tokens, without
+	// sampling: a zero-latency engine for measuring its clients.
+	Stub int
+
 	// IncrementalStreaming makes streams send what is new, not all so far.
 	IncrementalStreaming bool
 	// EnableMetrics adds the time keys to meta_info.
