@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"context"
+
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// Request is one generation: one prompt, one answer.
+type Request struct {
+	// ID is 32 random hex digits, new for every attempt: engines refuse an id
+	// that is live (hazard 29) and abort by prefix (hazard 11).
+	ID        string
+	PromptIDs []int32
+	Sampling  rollout.Sampling
+	// Seed is sent when set, which callers do only for an engine that is
+	// deterministic.
+	Seed *int64
+	// RoutingKey keeps the turns of one conversation on one engine; at most 128
+	// bytes.
+	RoutingKey string
+	// Turn and Attempt are copied to the generation's record.
+	Turn    int
+	Attempt int
+}
+
+// Generator makes generations. Implementations are safe for concurrent use.
+type Generator interface {
+	// Generate makes one call, which ends when ctx does. The generation's record
+	// is filled in either case; an error is always an [*Error] and also stands in
+	// the record as its failure. An aborted generation is no error: its fate and
+	// finish reason say so (hazard 10).
+	Generate(ctx context.Context, req Request) (rollout.Generation, error)
+}
+
+// Info is what an engine says of itself.
+type Info struct {
+	// Version is the engine software's version, "" when it does not say.
+	Version string
+	// Model is the path or name of the model served.
+	Model string
+	// WeightVersion is nil when the engine does not report one.
+	WeightVersion *string
+	// Deterministic says that sampling_seed is honoured.
+	Deterministic bool
+	// Speculative says that the engine runs speculative decoding; nil = unknown.
+	Speculative *bool
+	// ContextLen is the longest sequence served, 0 = unknown.
+	ContextLen int
+}
+
+// Admin is what a controller does to one engine.
+type Admin interface {
+	Info(ctx context.Context) (Info, error)
+	Health(ctx context.Context) error
+	// Abort asks for the end of the request with exactly this id. It returns
+	// before that happened (hazard 12).
+	Abort(ctx context.Context, id string) error
+}
