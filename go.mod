@@ -3,6 +3,7 @@ module github.com/sheaf-rl/sheaf
 go 1.26.0
 
 require (
+	github.com/alecthomas/kong v1.17.0
 	github.com/fxamacker/cbor/v2 v2.10.0
 	github.com/goccy/go-yaml v1.19.2
 	github.com/google/uuid v1.6.0

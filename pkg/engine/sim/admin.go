@@ -10,27 +10,37 @@ import (
 // routes is the engine's HTTP face.
 func (e *Engine) routes() http.Handler {
 	mux := http.NewServeMux()
+	generate := e.serveGenerate
+	if e.config.Stub > 0 {
+		generate = newStub(e, e.config.Stub).ServeHTTP
+	}
 	for pattern, handler := range map[string]http.HandlerFunc{
-		"POST /generate":          e.serveGenerate,
-		"PUT /generate":           e.serveGenerate,
-		"GET /ping":               func(http.ResponseWriter, *http.Request) {},
-		"GET /health":             e.serveHealth,
-		"GET /health_generate":    e.serveHealth,
-		"GET /model_info":         e.serveModelInfo,
-		"GET /get_model_info":     e.serveModelInfo,
-		"GET /server_info":        e.serveServerInfo,
-		"GET /get_server_info":    e.serveServerInfo,
-		"GET /get_weight_version": e.serveWeightVersion,
-		"GET /weight_version":     e.serveWeightVersion,
-		"GET /flush_cache":        e.serveFlush,
-		"POST /flush_cache":       e.serveFlush,
-		"POST /abort_request":     e.serveAbort,
-		"GET /v1/loads":           e.serveLoads,
-		"GET /get_load":           e.serveOldLoad,
-		"POST /tokenize":          e.serveTokenize,
-		"POST /v1/tokenize":       e.serveTokenize,
-		"GET /v1/models":          e.serveModels,
-		"GET /metrics":            promhttp.HandlerFor(e.registry, promhttp.HandlerOpts{}).ServeHTTP,
+		"POST /generate":                  generate,
+		"PUT /generate":                   generate,
+		"GET /ping":                       func(http.ResponseWriter, *http.Request) {},
+		"GET /health":                     e.serveHealth,
+		"GET /health_generate":            e.serveHealth,
+		"GET /model_info":                 e.serveModelInfo,
+		"GET /get_model_info":             e.serveModelInfo,
+		"GET /server_info":                e.serveServerInfo,
+		"GET /get_server_info":            e.serveServerInfo,
+		"GET /get_weight_version":         e.serveWeightVersion,
+		"GET /weight_version":             e.serveWeightVersion,
+		"GET /flush_cache":                e.serveFlush,
+		"POST /flush_cache":               e.serveFlush,
+		"POST /abort_request":             e.serveAbort,
+		"POST /pause_generation":          e.servePause,
+		"POST /continue_generation":       e.serveContinue,
+		"POST /update_weights_from_disk":  e.serveUpdateWeights,
+		"POST /update_weight_version":     e.serveUpdateVersion,
+		"POST /release_memory_occupation": e.serveMemory(true),
+		"POST /resume_memory_occupation":  e.serveMemory(false),
+		"GET /v1/loads":                   e.serveLoads,
+		"GET /get_load":                   e.serveOldLoad,
+		"POST /tokenize":                  e.serveTokenize,
+		"POST /v1/tokenize":               e.serveTokenize,
+		"GET /v1/models":                  e.serveModels,
+		"GET /metrics":                    promhttp.HandlerFor(e.registry, promhttp.HandlerOpts{}).ServeHTTP,
 	} {
 		mux.HandleFunc(pattern, handler)
 	}
@@ -42,26 +52,26 @@ func (e *Engine) routes() http.Handler {
 func (e *Engine) version() string { return e.config.Dialect.Name + "+sheaf.sim" }
 
 // serveHealth answers when the scheduler takes a turn. While the engine is paused
-// SGLang's probe cannot run, and it answers 503.
+// or has released memory SGLang's probe cannot run, and it answers 503.
 func (e *Engine) serveHealth(w http.ResponseWriter, _ *http.Request) {
-	var paused bool
-	if err := e.sched.do(func() { paused = e.sched.paused != "" }); err != nil || paused {
+	var stopped bool
+	if err := e.sched.do(func() { stopped = e.sched.stopped() }); err != nil || stopped {
 		w.WriteHeader(http.StatusServiceUnavailable)
 	}
 }
 
 func (e *Engine) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
-	version, err := e.weightVersion()
+	l, err := e.load()
 	if err != nil {
 		writeError(w, err)
 		return
 	}
 	info := map[string]any{
-		"model_path":                e.config.ModelPath,
+		"model_path":                l.path,
 		"tokenizer_path":            e.config.ModelPath,
 		"is_generation":             true,
 		"preferred_sampling_params": nil,
-		"weight_version":            version,
+		"weight_version":            l.version,
 		"has_image_understanding":   false,
 		"has_audio_understanding":   false,
 		"model_type":                "sheaf_ngram",
@@ -70,23 +80,18 @@ func (e *Engine) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, info)
 }
 
-func (e *Engine) weightVersion() (version string, err error) {
-	err = e.sched.do(func() { version = e.sched.version })
-	return version, err
-}
-
 func (e *Engine) serveWeightVersion(w http.ResponseWriter, _ *http.Request) {
 	if !e.config.Dialect.weightVersionRoute {
 		writeError(w, &statusError{status: http.StatusNotFound, errType: "404",
 			message: "Endpoint '/get_weight_version' or '/weight_version' is deprecated. Please use '/model_info' instead."})
 		return
 	}
-	version, err := e.weightVersion()
+	l, err := e.load()
 	if err != nil {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"weight_version": version})
+	writeJSON(w, http.StatusOK, map[string]any{"weight_version": l.version})
 }
 
 func (e *Engine) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
@@ -98,9 +103,9 @@ func (e *Engine) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 	info := map[string]any{
 		"version":                        e.version(),
 		"simulation":                     true,
-		"model_path":                     e.config.ModelPath,
+		"model_path":                     l.path,
 		"tokenizer_path":                 e.config.ModelPath,
-		"served_model_name":              e.config.ServedModelName,
+		"served_model_name":              l.served,
 		"weight_version":                 l.version,
 		"random_seed":                    e.config.RandomSeed,
 		"context_length":                 e.config.ContextLength,
@@ -134,9 +139,14 @@ func (e *Engine) serveServerInfo(w http.ResponseWriter, _ *http.Request) {
 }
 
 func (e *Engine) serveModels(w http.ResponseWriter, _ *http.Request) {
+	l, err := e.load()
+	if err != nil {
+		writeError(w, err)
+		return
+	}
 	writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": []map[string]any{{
-		"id": e.config.ServedModelName, "object": "model", "created": e.started.Unix(), "owned_by": "sheaf-sim",
-		"root": e.config.ServedModelName, "parent": nil, "max_model_len": e.config.ContextLength,
+		"id": l.served, "object": "model", "created": e.started.Unix(), "owned_by": "sheaf-sim",
+		"root": l.served, "parent": nil, "max_model_len": e.config.ContextLength,
 	}}})
 }
 
@@ -184,6 +194,7 @@ func (e *Engine) serveAbort(w http.ResponseWriter, r *http.Request) {
 // load is a reading of the scheduler.
 type load struct {
 	version          string
+	path, served     string
 	running, waiting int
 	used, total      int // tokens: of running requests, and with the waiting ones
 	usage            float64
@@ -193,7 +204,8 @@ func (e *Engine) load() (load, error) {
 	var l load
 	err := e.sched.do(func() {
 		s := e.sched
-		l.version, l.running, l.waiting = s.version, len(s.running), len(s.waiting)
+		l.version, l.path, l.served = s.version, s.path, s.served
+		l.running, l.waiting = len(s.running), len(s.waiting)
 		for _, r := range s.running {
 			l.used += len(r.ids)
 		}

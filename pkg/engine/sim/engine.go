@@ -63,6 +63,10 @@ type Config struct {
 	Latency     Latency      // default: none
 	Clock       Clock        // default: real time
 
+	// Stub, when above 0, answers /generate with that many fixed tokens, without
+	// sampling: a zero-latency engine for measuring its clients.
+	Stub int
+
 	// IncrementalStreaming makes streams send what is new, not all so far.
 	IncrementalStreaming bool
 	// EnableMetrics adds the time keys to meta_info.
@@ -138,6 +142,8 @@ func New(config Config) (*Engine, error) {
 			limits:  limits{running: config.MaxRunning, queued: config.MaxQueued},
 			model:   model,
 			version: config.WeightVersion,
+			path:    config.ModelPath,
+			served:  config.ServedModelName,
 			tok:     config.Tokenizer,
 			clock:   config.Clock,
 			latency: config.Latency,
@@ -209,13 +215,31 @@ func loadWeights(folder string, speculate bool) (weights, error) {
 	if !speculate {
 		return w, nil
 	}
-	if w.draft, err = ReadPolicy(filepath.Join(folder, "draft", "model.safetensors")); err != nil {
-		return w, fmt.Errorf("load the draft that speculation needs: %w", err)
+	if w.draft, err = loadDraft(folder, w.target); err != nil {
+		return w, err
 	}
-	if t, d := w.target.shape.Vocab, w.draft.shape.Vocab; t != d {
-		return w, fmt.Errorf("the draft in %s has %d tokens and the policy %d: they do not belong together", folder, d, t)
+	if w.draft == nil {
+		return w, fmt.Errorf("speculation needs a draft, and %s is not there", filepath.Join(folder, draftFile))
 	}
 	return w, nil
+}
+
+// draftFile is where a model folder has its draft.
+var draftFile = filepath.Join("draft", "model.safetensors")
+
+// loadDraft reads the draft of a model folder, nil when it has none.
+func loadDraft(folder string, target *Policy) (*Policy, error) {
+	draft, err := ReadPolicy(filepath.Join(folder, draftFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the draft: %w", err)
+	}
+	if t, d := target.shape.Vocab, draft.shape.Vocab; t != d {
+		return nil, fmt.Errorf("the draft in %s has %d tokens and the policy %d: they do not belong together", folder, d, t)
+	}
+	return draft, nil
 }
 
 // readEOS finds the end-of-sequence ids where Hugging Face models have them. A

@@ -10,6 +10,7 @@ import (
 var (
 	errNoTokenizer = errors.New("this engine was started without a tokenizer")
 	errNoPrompt    = errors.New("a prompt is needed")
+	errNoVersion   = errors.New("new_version is needed")
 )
 
 // statusError is a refusal with SGLang's status and error type.

@@ -41,11 +41,16 @@ func (e *Engine) appendMeta(buf []byte, gen *generation, p *progress, from int) 
 	if f != nil && f.inQueue && d.bareQueueAbort {
 		return append(buf, `,"prompt_tokens":0,"completion_tokens":0}`...)
 	}
-	buf = append(append(buf, `,"weight_version":`...), quote(p.version)...)
-	buf = appendInt(append(buf, `,"completion_tokens":`...), len(p.output))
-	if d.spans && f != nil {
+	version := p.version
+	if d.spans {
+		// Then the one version is that of the last token, not the current one.
+		if n := len(p.spans); n > 0 {
+			version = p.spans[n-1].version
+		}
 		buf = appendSpans(append(buf, `,"weight_versions":`...), p)
 	}
+	buf = append(append(buf, `,"weight_version":`...), quote(version)...)
+	buf = appendInt(append(buf, `,"completion_tokens":`...), len(p.output))
 	if gen.wantLogprobs {
 		buf = e.appendLogprobs(buf, gen, p, from)
 	}
@@ -183,13 +188,18 @@ func appendFinish(buf []byte, f *finish) []byte {
 	return append(append(append(buf, `,"err_type":`...), quote(f.errType)...), '}')
 }
 
-// appendSpans appends the weight versions with the output tokens they sampled.
+// appendSpans appends the weight versions with the output tokens they sampled; no
+// tokens make one empty span.
 func appendSpans(buf []byte, p *progress) []byte {
+	spans := p.spans
+	if len(spans) == 0 {
+		spans = []span{{version: p.version}}
+	}
 	buf = append(buf, '[')
-	for i, s := range p.spans {
+	for i, s := range spans {
 		end := len(p.output)
-		if i+1 < len(p.spans) {
-			end = p.spans[i+1].start
+		if i+1 < len(spans) {
+			end = spans[i+1].start
 		}
 		if i > 0 {
 			buf = append(buf, ',')

@@ -16,6 +16,8 @@ type scheduler struct {
 	limits  limits
 	model   weights
 	version string
+	path    string // of the weights
+	served  string // name of the model
 	tok     Tokenizer
 	clock   Clock
 	latency Latency
@@ -32,8 +34,9 @@ type scheduler struct {
 	running []*request
 	cache   *prefixCache
 
-	paused  pauseMode
-	drained []func() // called once nothing waits or runs
+	paused   pauseMode
+	released []string // tags of the memory given back
+	drained  []func() // called once nothing waits or runs
 }
 
 // limits bound what an engine takes on.
@@ -89,8 +92,11 @@ func (s *scheduler) run() {
 
 // idle says that no step can be taken.
 func (s *scheduler) idle() bool {
-	return s.paused != "" || len(s.waiting)+len(s.running) == 0
+	return s.stopped() || len(s.waiting)+len(s.running) == 0
 }
+
+// stopped says that an operator has stopped generation.
+func (s *scheduler) stopped() bool { return s.paused != "" || len(s.released) > 0 }
 
 // stop ends every request, so that no handler waits for ever.
 func (s *scheduler) stop() {
@@ -132,7 +138,7 @@ func (s *scheduler) submit(r *request) error {
 	r.received = s.clock.Now()
 	s.live[r.rid] = r
 	s.counts.received.Inc()
-	if s.paused != "" || len(s.drained) > 0 {
+	if s.stopped() || len(s.drained) > 0 {
 		s.held = append(s.held, r)
 		return nil
 	}
@@ -340,11 +346,49 @@ func (s *scheduler) notifyDrained() {
 
 // release lets requests in that were held back, unless the engine is paused.
 func (s *scheduler) release() {
-	if s.paused != "" || len(s.drained) > 0 {
+	if s.stopped() || len(s.drained) > 0 {
 		return
 	}
 	s.waiting = append(s.waiting, s.held...)
 	s.held = nil
+}
+
+// pause stops generation in one of SGLang's three ways.
+func (s *scheduler) pause(mode pauseMode) {
+	s.paused = mode
+	switch mode {
+	case pauseAbort:
+		s.abort(func(*request) bool { return true })
+	case pauseRetract:
+		for _, r := range s.running {
+			r.retractions++
+		}
+		s.waiting = append(s.running, s.waiting...)
+		s.running = nil
+	}
+}
+
+// install replaces the weights; a nil draft keeps the draft there is. The model is
+// then called by its path, as on SGLang.
+func (s *scheduler) install(next weights, path string) {
+	if next.draft == nil {
+		next.draft = s.model.draft
+	}
+	s.model, s.path, s.served = next, path, path
+}
+
+// occupy marks parts of the memory as there, or as given back.
+func (s *scheduler) occupy(tags []string, there bool) {
+	for _, tag := range tags {
+		s.released = slices.DeleteFunc(s.released, func(t string) bool { return t == tag })
+		if !there {
+			s.released = append(s.released, tag)
+		}
+	}
+	if !there && slices.Contains(tags, "kv_cache") {
+		s.cache.reset()
+	}
+	s.release()
 }
 
 func growTo(s []int, n int) []int {

@@ -18,7 +18,7 @@ const (
 // anew after an earlier rejection gets the same number again, which is exact: its
 // first proposal was never tested.
 func uniform(seed uint64, position int, why purpose) float64 {
-	x := mix(mix(seed+uint64(position)) + uint64(why))
+	x := mix(mix(seed^mix(uint64(position))) + uint64(why))
 	return float64(x>>11) * 0x1p-53
 }
 
