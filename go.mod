@@ -1,3 +1,5 @@
 module github.com/sheaf-rl/sheaf
 
-go 1.26
+go 1.26.0
+
+require golang.org/x/text v0.44.0
