@@ -55,11 +55,12 @@ func New(spec rollout.RewardSpec) (Scorer, error) {
 type local func(response, label string) bool
 
 func (l local) Score(_ context.Context, in Input) (Result, error) {
-	if in.Prompt.Label == nil {
+	label := in.Prompt.LabelText()
+	if strings.TrimSpace(label) == "" {
 		return Result{}, ErrNoLabel
 	}
 	score := 0.0
-	if l(in.Response, in.Prompt.LabelText()) {
+	if l(in.Response, label) {
 		score = 1
 	}
 	return Result{Reward: &score}, nil

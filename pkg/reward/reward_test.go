@@ -65,9 +65,11 @@ func TestScore(t *testing.T) {
 			t.Errorf("label %s: %v, %v", label, got, err)
 		}
 	}
-	got, err := s.Score(t.Context(), Input{Response: "7"})
-	if !errors.Is(err, ErrNoLabel) || got.Reward != nil {
-		t.Errorf("without a label: %v, %v", got, err)
+	for _, label := range []json.RawMessage{nil, json.RawMessage(`null`), json.RawMessage(`""`), json.RawMessage(`" "`)} {
+		got, err := s.Score(t.Context(), Input{Prompt: rollout.Prompt{Label: label}, Response: "7"})
+		if !errors.Is(err, ErrNoLabel) || got.Reward != nil {
+			t.Errorf("label %s: %v, %v", label, got, err)
+		}
 	}
 }
 
