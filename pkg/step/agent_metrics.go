@@ -3,13 +3,13 @@ package step
 // agentMetrics sets what only agent sessions have: turns, time in tools, leaves
 // of the trajectory tree, and how the agents ended.
 func (v *view) agentMetrics(m *metrics) {
-	n := len(v.episodes)
-	turns, tools, leaves := make([]float64, n), make([]float64, n), make([]float64, n)
-	for k, e := range v.episodes {
-		turns[k], leaves[k] = float64(e.turns), float64(e.end-e.start)
-		for i := e.start; i < e.end; i++ {
-			tools[k] = max(tools[k], v.rows[i].tools)
+	turns, tools, leaves := make([]float64, 0, v.episodes), make([]float64, 0, v.episodes), make([]float64, 0, v.episodes)
+	for e := range v.eachEpisode {
+		tool := 0.0
+		for i := range e.rows {
+			tool = max(tool, e.rows[i].tools)
 		}
+		turns, tools, leaves = append(turns, float64(e.turns)), append(tools, tool), append(leaves, float64(len(e.rows)))
 	}
 	m.stats("agent/turns", turns, noSamples)
 	m.stats("agent/tool_time", tools, noSamples)

@@ -104,16 +104,20 @@ func (v *view) ledger(w Window) Ledger {
 	if b.Discarded == nil {
 		b.Discarded = map[string]int64{}
 	}
-	for i := range v.rows {
-		b.Trained += v.rows[i].trained()
+	for r := range v.rows {
+		b.Trained += r.trained()
 	}
 	b.Masked = max(t.tokens.accepted-b.Trained, 0)
 	b.Unaccounted = b.Generated - b.Trained - b.Masked - b.Filtered - b.Surplus - b.Recycled - b.discarded()
 	if w.EngineTokens != nil {
 		b.EngineUnclaimed = rollout.Ptr(*w.EngineTokens - b.Generated - b.Probe)
 	}
+	episodes := 0
+	for i := range v.groups {
+		episodes += len(v.groups[i].Episodes)
+	}
 	return Ledger{
-		Groups: len(v.groups), Episodes: t.episodes,
+		Groups: len(v.groups), Episodes: episodes,
 		Outcomes: texts(&t.outcomes), Failures: texts(&t.failures), Dispositions: dispositions(&t.verdicts),
 		Generations: texts(&t.fates), Counters: t.counters, Books: b,
 	}

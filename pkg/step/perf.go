@@ -21,8 +21,8 @@ func (v *view) perfMetrics(m *metrics, cfg Config, w Window, generated int64) {
 // set too, with and without the time that tools took of it.
 func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, length func(*row) int64) {
 	var total, longest int64
-	for i := range v.rows {
-		n := length(&v.rows[i])
+	for r := range v.rows {
+		n := length(r)
 		total += n
 		longest = max(longest, n)
 	}
@@ -32,15 +32,14 @@ func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, le
 		m.miss("perf/"+name+"tokens_per_gpu_per_sec", "the number of GPUs is not known")
 	}
 	key := "perf/longest_" + name + "sample"
-	if len(v.rows) == 0 {
+	if v.samples == 0 {
 		m.miss(key+"_tokens_per_sec", noSamples)
 		return
 	}
 	m.ratio(key+"_tokens_per_sec", float64(longest), seconds, noClock)
 
 	used, count, anyTools := 0.0, 0.0, false
-	for i := range v.rows {
-		r := &v.rows[i]
+	for r := range v.rows {
 		anyTools = anyTools || r.tools > 0
 		if length(r) == longest {
 			used += r.tools
@@ -101,12 +100,15 @@ func (m *metrics) tail(key string, durations []float64, reason string) {
 // evalMetrics sets the keys of one evaluation, name being eval/<data set>.
 func (v *view) evalMetrics(m *metrics, name string, cfg Config, w Window) {
 	v.sampleMetrics(m, name+"/", cfg)
-	n := float64(len(v.rows))
-	total, scored := v.sumRewards(0, len(v.rows))
-	truncated := 0.0
-	for i := range v.rows {
-		if v.rows[i].truncated {
+	n := float64(v.samples)
+	total, scored, truncated := 0.0, 0.0, 0.0
+	for r := range v.rows {
+		if r.truncated {
 			truncated++
+		}
+		if r.scored {
+			total += r.reward
+			scored++
 		}
 	}
 	m.ratio(name, total, scored, v.unscored())
