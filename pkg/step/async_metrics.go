@@ -31,7 +31,7 @@ func (v *view) staleness(m *metrics, cfg Config) {
 	}
 	var known, off int64
 	var histogram counter[int64]
-	ages := v.scratch(v.samples)
+	ages := m.scratch(v.samples)
 	for r := range v.rows {
 		known += r.known
 		off += r.off

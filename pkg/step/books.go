@@ -93,6 +93,13 @@ func (b Books) discarded() int64 {
 	return n
 }
 
+// metrics sets the shares of what was generated in vain.
+func (b Books) metrics(m *metrics) {
+	const nothing = "nothing was generated"
+	m.ratio("waste/discarded_ratio", float64(b.discarded()), float64(b.Generated), nothing)
+	m.ratio("waste/filtered_ratio", float64(b.Filtered), float64(b.Generated), nothing)
+}
+
 // ledger closes the books: it adds the waste to the tally and reads it out.
 func (v *view) ledger(w Window) Ledger {
 	v.addWaste(w)

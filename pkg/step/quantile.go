@@ -1,57 +1,86 @@
 package step
 
-import (
-	"math"
-	"slices"
-)
+import "slices"
 
-// quantiles returns the quantiles of xs at the fractions qs, linear between
-// neighbouring values (the default of numpy). xs must not be empty.
+// summary is what one pass over values tells.
+type summary struct {
+	n           float64
+	sum, lo, hi float64
+}
+
+// summarize reads xs, which must not be empty.
+func summarize(xs []float64) summary {
+	s := summary{n: float64(len(xs)), lo: xs[0], hi: xs[0]}
+	for _, x := range xs {
+		s.sum += x
+		s.lo, s.hi = min(s.lo, x), max(s.hi, x)
+	}
+	return s
+}
+
+// quantiles returns the quantiles of xs, summarized in s, at the fractions qs,
+// linear between neighbouring values (the default of numpy).
 //
 // It counts the values into equal bins, and looks closer only at the bins that
 // hold the wanted ranks: two passes without a branch to mispredict, where sorting
 // or selecting among all values has one at nearly each comparison.
-func quantiles(xs []float64, qs ...float64) []float64 {
+func (s summary) quantiles(xs []float64, qs ...float64) []float64 {
+	out := make([]float64, len(qs))
 	const bins = 2048
-	lo, hi := slices.Min(xs), slices.Max(xs)
-	scale := (bins - 1) / (hi - lo)
-	if !(scale > 0 && scale <= math.MaxFloat64) {
-		scale = 0 // all in one bin: equal values, or too far apart for a double
+	scale := (bins - 1) / (s.hi - s.lo)
+	switch {
+	case s.lo == s.hi:
+		for i := range out {
+			out[i] = s.lo
+		}
+		return out
+	case !(scale > 0): // too far apart for a double
+		sorted := slices.Clone(xs)
+		slices.Sort(sorted)
+		for i, q := range qs {
+			out[i] = between(sorted, q*(s.n-1))
+		}
+		return out
 	}
-	bin := func(x float64) int { return int((x - lo) * scale) }
+	bin := func(x float64) int { return int((x - s.lo) * scale) }
 	var counts [bins]int
 	for _, x := range xs {
 		counts[bin(x)]++
 	}
-	out := make([]float64, len(qs))
-	near := make([]float64, 0, len(xs)/4)
+	var near []float64
 	for i, q := range qs {
-		at := q * float64(len(xs)-1)
-		k := int(at)
-		next := min(k+1, len(xs)-1)
-		// The bins from first to last hold the ranks k and next; before them come
+		at := q * (s.n - 1)
+		next := min(int(at)+1, len(xs)-1)
+		// The bins from first to last hold the ranks at and next; before them come
 		// below values.
 		first, below := 0, 0
-		for below+counts[first] <= k {
+		for below+counts[first] <= int(at) {
 			below += counts[first]
 			first++
 		}
-		last := first
-		for end := below + counts[first]; end <= next; end += counts[last] {
+		last, end := first, below+counts[first]
+		for end <= next {
 			last++
+			end += counts[last]
 		}
-		near = near[:0]
+		near = slices.Grow(near[:0], end-below)
 		for _, x := range xs {
 			if b := bin(x); b >= first && b <= last {
 				near = append(near, x)
 			}
 		}
 		slices.Sort(near)
-		a, b := near[k-below], near[next-below]
-		out[i] = a
-		if b > a {
-			out[i] += (at - float64(k)) * (b - a)
-		}
+		out[i] = between(near, at-float64(below))
 	}
 	return out
+}
+
+// between is the value of sorted xs at a rank that may lie between two.
+func between(xs []float64, rank float64) float64 {
+	k := int(rank)
+	x := xs[k]
+	if share := rank - float64(k); share > 0 {
+		x += share * (xs[k+1] - x)
+	}
+	return x
 }

@@ -18,7 +18,7 @@ func TestQuantilesAreThoseOfSortedValues(t *testing.T) {
 		xs := rapid.SliceOfN(value, 1, 50).Draw(t, "xs")
 		qs := rapid.SliceOfN(rapid.Float64Range(0, 1), 1, 4).Draw(t, "qs")
 		before := slices.Clone(xs)
-		got := quantiles(xs, qs...)
+		got := summarize(xs).quantiles(xs, qs...)
 		if !slices.Equal(before, xs) {
 			t.Error("the input was changed")
 		}
@@ -39,11 +39,11 @@ func TestQuantilesAreThoseOfSortedValues(t *testing.T) {
 
 func TestQuantilesOfHugeSpread(t *testing.T) {
 	xs := []float64{-math.MaxFloat64, 0, math.MaxFloat64}
-	if got := quantiles(xs, 0.5)[0]; got != 0 {
+	if got := summarize(xs).quantiles(xs, 0.5)[0]; got != 0 {
 		t.Errorf("median of %v = %v", xs, got)
 	}
 	xs = []float64{0, math.Inf(1)}
-	if got := quantiles(xs, 0)[0]; got != 0 {
+	if got := summarize(xs).quantiles(xs, 0)[0]; got != 0 {
 		t.Errorf("minimum of %v = %v", xs, got)
 	}
 }

@@ -71,9 +71,10 @@ func Evaluate(cfg Config, dataset string, groups []rollout.Group, w Window) (*Re
 	if err != nil {
 		return nil, fmt.Errorf("reduce evaluation %s at step %d: %w", dataset, cfg.Step, err)
 	}
-	m := newMetrics()
-	v.evalMetrics(m, "eval/"+dataset, cfg, w)
-	return assemble(m, v.ledger(w), cfg, w), nil
+	ledger := v.ledger(w)
+	name := "eval/" + dataset
+	families := append(v.sampleMetrics(name+"/", cfg), func(m *metrics) { v.evalMetrics(m, name, cfg, w) })
+	return assemble(compute(families...), ledger, cfg, w), nil
 }
 
 // Lengths returns prompt plus response of each sample, in tokens.

@@ -94,13 +94,34 @@ func (r *reader) group(g *rollout.Group) error {
 	}
 	r.chosen = chosen
 	slices.SortStableFunc(chosen, func(a, b *rollout.Episode) int { return cmp.Compare(a.RolloutID, b.RolloutID) })
+	// All samples first, then all rows: memory that is asked for together comes
+	// together.
 	for i, e := range chosen {
 		if i > 0 && chosen[i-1].RolloutID == e.RolloutID {
 			return fmt.Errorf("rollout id %d occurs twice: %w", e.RolloutID, ErrIdentity)
 		}
-		if err := r.episode(g, e); err != nil {
+		if err := r.collect(g, e); err != nil {
 			return err
 		}
+	}
+	for _, e := range chosen {
+		r.episode(e)
+	}
+	return nil
+}
+
+// collect appends an accepted episode's samples in order.
+func (r *reader) collect(g *rollout.Group, e *rollout.Episode) error {
+	start := len(r.samples)
+	r.samples = append(r.samples, e.Samples...)
+	samples := r.samples[start:]
+	for _, s := range samples {
+		if s.GroupIndex != g.Index || s.RolloutID != e.RolloutID {
+			return fmt.Errorf("rollout %d holds a sample of group %d, rollout %d: %w", e.RolloutID, s.GroupIndex, s.RolloutID, ErrIdentity)
+		}
+	}
+	if len(samples) > 1 {
+		slices.SortStableFunc(samples, func(a, b *rollout.Sample) int { return cmp.Compare(a.Index, b.Index) })
 	}
 	return nil
 }
@@ -113,20 +134,12 @@ func (r *reader) kept(g *rollout.Group) kept {
 	}
 }
 
-// episode reads one accepted episode.
-func (r *reader) episode(g *rollout.Group, e *rollout.Episode) error {
+// episode makes the rows of one accepted episode, whose samples are collected.
+func (r *reader) episode(e *rollout.Episode) {
 	start := len(r.rows)
-	for _, s := range e.Samples {
-		if s.GroupIndex != g.Index || s.RolloutID != e.RolloutID {
-			return fmt.Errorf("rollout %d holds a sample of group %d, rollout %d: %w", e.RolloutID, s.GroupIndex, s.RolloutID, ErrIdentity)
-		}
-		r.samples = append(r.samples, s)
-	}
-	samples := r.samples[start:]
-	slices.SortStableFunc(samples, func(a, b *rollout.Sample) int { return cmp.Compare(a.Index, b.Index) })
 	calls := unique(e.Generations)
 	exit := ""
-	for _, s := range samples {
+	for _, s := range r.samples[start : start+len(e.Samples)] {
 		r.rows = append(r.rows, r.row(s, calls))
 		if found := r.tally.metadata(s.Metadata, r.cfg.Category); exit == "" {
 			exit = found
@@ -136,7 +149,6 @@ func (r *reader) episode(g *rollout.Group, e *rollout.Episode) error {
 		r.tally.exits.add(exit)
 	}
 	r.episodes = append(r.episodes, accepted{rolloutID: e.RolloutID, turns: r.tally.calls(calls), rows: r.rows[start:]})
-	return nil
 }
 
 // row reads a sample, calls being its episode's.

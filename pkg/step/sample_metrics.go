@@ -3,11 +3,11 @@ package step
 // lengthMetrics sets the lengths of the batch's samples and episodes.
 func (v *view) lengthMetrics(m *metrics, prefix string) {
 	m.count(prefix+"num_training_samples", v.samples)
-	effective := v.column(func(r *row) (float64, bool) { return float64(r.effective), true })
+	effective := v.column(m, func(r *row) (float64, bool) { return float64(r.effective), true })
 	m.stats(prefix+"response_len", effective, noSamples)
 	m.percentiles(prefix+"response_len", effective, noSamples)
-	m.percentiles(prefix+"prompt_len", v.column(func(r *row) (float64, bool) { return float64(r.prompt), true }), noSamples)
-	m.percentiles(prefix+"total_len", v.column(func(r *row) (float64, bool) { return float64(r.total()), true }), noSamples)
+	m.percentiles(prefix+"prompt_len", v.column(m, func(r *row) (float64, bool) { return float64(r.prompt), true }), noSamples)
+	m.percentiles(prefix+"total_len", v.column(m, func(r *row) (float64, bool) { return float64(r.total()), true }), noSamples)
 
 	var right, wrong, rights, wrongs, responses, tokens, logprob float64
 	for r := range v.rows {
@@ -29,14 +29,13 @@ func (v *view) lengthMetrics(m *metrics, prefix string) {
 	m.ratio(prefix+"response_len/wrong", wrong, wrongs, "no sample has another reward than 1")
 	m.ratio(prefix+"neg_logprob", -logprob, tokens, "no token is trained on")
 
-	lengths := v.scratch(v.episodes)
-	for e := range v.eachEpisode {
+	lengths := v.episodeColumn(m, func(e *accepted) float64 {
 		length := int64(0)
 		for i := range e.rows {
 			length += e.rows[i].effective
 		}
-		lengths = append(lengths, float64(length))
-	}
+		return float64(length)
+	})
 	m.stats(prefix+"episode_response_length", lengths, noSamples)
 	m.ratio(prefix+"episode_total_response_length/mean", responses, float64(v.episodes), noSamples)
 }
@@ -45,7 +44,7 @@ func (v *view) lengthMetrics(m *metrics, prefix string) {
 // sample without a reward is counted and enters no mean.
 func (v *view) rewardMetrics(m *metrics, prefix string) {
 	n := float64(v.samples)
-	rewards := v.column(func(r *row) (float64, bool) { return r.reward, r.scored })
+	rewards := v.column(m, func(r *row) (float64, bool) { return r.reward, r.scored })
 	m.stats(prefix+"raw_reward", rewards, v.unscored())
 	m.ratio(prefix+"none_reward_ratio", n-float64(len(rewards)), n, noSamples)
 
@@ -117,7 +116,7 @@ const noVersion = "no engine reported a weight version that is a number"
 // versionMetrics sets the weight versions of the samples: of a sample the oldest
 // numbered one over its calls.
 func (v *view) versionMetrics(m *metrics, prefix string) {
-	oldest := v.column(func(r *row) (float64, bool) { return float64(r.oldest), r.numbered })
+	oldest := v.column(m, func(r *row) (float64, bool) { return float64(r.oldest), r.numbered })
 	m.stats(prefix+"weight_version", oldest, noVersion)
 	if len(oldest) == 0 {
 		m.miss(prefix+"weight_version/mixed_version_ratio", noVersion)

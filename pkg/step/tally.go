@@ -112,14 +112,8 @@ func (t *tally) calls(calls []rollout.GenerationRecord) int {
 	return turns
 }
 
-// grow makes room for the lists of all parts.
-func (t *tally) grow(parts []view) {
-	var durations, queued, latencies int
-	for i := range parts {
-		durations += len(parts[i].durations)
-		queued += len(parts[i].queued)
-		latencies += len(parts[i].latencies)
-	}
+// grow makes room in the lists, which are empty.
+func (t *tally) grow(durations, queued, latencies int) {
 	t.durations, t.queued, t.latencies = make([]float64, 0, durations), make([]float64, 0, queued), make([]float64, 0, latencies)
 }
 

@@ -19,8 +19,7 @@ type view struct {
 	kept   []kept          // those with accepted samples, in order
 	tally
 
-	samples, episodes int       // accepted ones
-	work              []float64 // see scratch
+	samples, episodes int // accepted ones
 }
 
 // kept is a group with accepted samples: its accepted episodes in order of
@@ -74,22 +73,22 @@ func (v *view) eachEpisode(yield func(*accepted) bool) {
 	}
 }
 
-// scratch returns an empty slice with room for n values. It is the same memory
-// each time: what the last call returned must not be needed any more.
-func (v *view) scratch(n int) []float64 {
-	if cap(v.work) < n {
-		v.work = make([]float64, n)
-	}
-	return v.work[:0]
-}
-
-// column collects a value of each sample that has it, in scratch memory.
-func (v *view) column(of func(*row) (float64, bool)) []float64 {
-	xs := v.scratch(v.samples)
+// column collects a value of each sample that has it, in m's scratch memory.
+func (v *view) column(m *metrics, of func(*row) (float64, bool)) []float64 {
+	xs := m.scratch(v.samples)
 	for r := range v.rows {
 		if x, ok := of(r); ok {
 			xs = append(xs, x)
 		}
+	}
+	return xs
+}
+
+// episodeColumn collects a value of each episode, likewise.
+func (v *view) episodeColumn(m *metrics, of func(*accepted) float64) []float64 {
+	xs := m.scratch(v.episodes)
+	for e := range v.eachEpisode {
+		xs = append(xs, of(e))
 	}
 	return xs
 }
@@ -142,7 +141,13 @@ func join(groups []rollout.Group, parts []view) *view {
 		v.samples += parts[i].samples
 		v.episodes += parts[i].episodes
 	}
-	v.tally.grow(parts)
+	var durations, queued, latencies int
+	for i := range parts {
+		durations += len(parts[i].durations)
+		queued += len(parts[i].queued)
+		latencies += len(parts[i].latencies)
+	}
+	v.tally.grow(durations, queued, latencies)
 	for i := range parts {
 		v.tally.merge(&parts[i].tally)
 	}
@@ -159,6 +164,7 @@ func (v *view) readGroups(cfg Config) error {
 		cfg: cfg, tally: &v.tally,
 		episodes: make([]accepted, 0, episodes), samples: make([]*rollout.Sample, 0, episodes), rows: make([]row, 0, episodes),
 	}
+	v.tally.grow(episodes, episodes, episodes)
 	for i := range v.groups {
 		g := &v.groups[i]
 		orderEpisodes(g)
@@ -176,10 +182,7 @@ func (v *view) readGroups(cfg Config) error {
 
 // ordered returns the groups in order of index.
 func ordered(groups []rollout.Group) []rollout.Group {
-	order := make([]int, len(groups))
-	for i := range order {
-		order[i] = i
-	}
+	order := sequence(len(groups))
 	slices.SortStableFunc(order, func(a, b int) int { return compareGroups(&groups[a], &groups[b]) })
 	return permuted(groups, order)
 }
@@ -187,20 +190,28 @@ func ordered(groups []rollout.Group) []rollout.Group {
 // orderEpisodes brings a group's episodes in order of index, each disposition
 // with its episode. It replaces the slices and leaves what was in them.
 func orderEpisodes(g *rollout.Group) {
-	order := make([]int, len(g.Episodes))
 	inOrder := true
-	for j := range order {
-		order[j] = j
-		inOrder = inOrder && (j == 0 || g.Episodes[j-1].ID.Index <= g.Episodes[j].ID.Index)
+	for j := 1; j < len(g.Episodes) && inOrder; j++ {
+		inOrder = g.Episodes[j-1].ID.Index <= g.Episodes[j].ID.Index
 	}
 	if inOrder {
 		return
 	}
+	order := sequence(len(g.Episodes))
 	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(g.Episodes[a].ID.Index, g.Episodes[b].ID.Index) })
 	if len(g.Dispositions) == len(order) {
 		g.Dispositions = permuted(g.Dispositions, order)
 	}
 	g.Episodes = permuted(g.Episodes, order)
+}
+
+// sequence is 0 to n−1.
+func sequence(n int) []int {
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	return order
 }
 
 func permuted[T any](xs []T, order []int) []T {
