@@ -1,6 +1,9 @@
 package rollout
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Boundary names the place where an episode failed.
 type Boundary string
@@ -23,7 +26,7 @@ type Failure struct {
 	Reason string
 	// Retryable says that the same episode may well succeed if run again.
 	Retryable bool
-	// Detail is for people: one line, cut to [MaxFailureDetail] bytes.
+	// Detail is for people: about [MaxFailureDetail] bytes of valid UTF-8.
 	Detail string
 }
 
@@ -36,9 +39,7 @@ func NewFailure(b Boundary, reason string, retryable bool, err error) *Failure {
 	f := &Failure{Boundary: b, Reason: reason, Retryable: retryable}
 	if err != nil {
 		f.Detail = err.Error()
-		if len(f.Detail) > MaxFailureDetail {
-			f.Detail = f.Detail[:MaxFailureDetail]
-		}
+		f.Detail = strings.ToValidUTF8(f.Detail[:min(len(f.Detail), MaxFailureDetail)], "\uFFFD")
 	}
 	return f
 }

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/sheaf-rl/sheaf/pkg/engine/sim"
+)
+
+// errUsage marks an error as the command line's fault.
+var errUsage = errors.New("bad usage")
+
+// flags are the command line. The first groups carry SGLang's names.
+type flags struct {
+	ModelPath          string `help:"Folder with model.safetensors, and draft/model.safetensors for speculation." placeholder:"DIR" required:""`
+	Host               string `help:"Address to bind." default:"127.0.0.1"`
+	Port               int    `help:"Port to bind; 0 takes a free one and says which." default:"30000"`
+	ServedModelName    string `help:"Name in /v1/models; the model path by default." placeholder:"NAME"`
+	WeightVersion      string `help:"Weight version at the start." default:"default"`
+	RandomSeed         int64  `help:"Seed of requests that bring none."`
+	MaxRunningRequests int    `help:"Requests in a batch." default:"256"`
+	MaxQueuedRequests  int    `help:"Requests that may wait; 0 is no limit." default:"0"`
+	ContextLength      int    `help:"Prompt plus output tokens." default:"32768"`
+	MaxTotalTokens     int    `help:"Size of the prefix cache in tokens." default:"1048576"`
+	LogLevel           string `help:"debug, info, warning or error." enum:"debug,info,warning,error" default:"warning"`
+	SkipTokenizerInit  bool   `help:"Serve ids only, without text."`
+	EnableMetrics      bool   `help:"Report times in meta_info."`
+
+	IncrementalStreamingOutput bool `help:"Streams send what is new instead of all so far."`
+
+	SpeculativeAlgorithm      string `help:"EAGLE turns speculative decoding on." placeholder:"NAME"`
+	SpeculativeNumSteps       int    `help:"Tokens the draft proposes per verify." default:"3"`
+	SpeculativeEagleTopk      int    `help:"Branches of the draft; only a chain, 1, is simulated." default:"1"`
+	SpeculativeNumDraftTokens int    `help:"Tokens per verify, one more than the steps." default:"4"`
+
+	Dialect      string  `help:"Release of SGLang whose keys are reported: 0.5.3 (verify counts only), 0.5.10, 0.5.11, 0.5.12 or 0.5.23." default:"0.5.23"`
+	LatencyScale float64 `help:"Scale of the latency model; 0 is as fast as the host, 1 resembles a real engine." default:"0"`
+	Stub         int     `help:"Answer /generate with this many fixed tokens, without sampling." placeholder:"N"`
+	DrainSeconds float64 `help:"How long requests in flight may take after SIGTERM." default:"30"`
+}
+
+// level is the log level by SGLang's names.
+func (f *flags) level() slog.Level {
+	switch f.LogLevel {
+	case "debug":
+		return slog.LevelDebug
+	case "info":
+		return slog.LevelInfo
+	case "error":
+		return slog.LevelError
+	default:
+		return slog.LevelWarn
+	}
+}
+
+// config turns the flags into an engine's config.
+func (f *flags) config(log *slog.Logger) (sim.Config, error) {
+	dialect, err := sim.DialectNamed(f.Dialect)
+	if err != nil {
+		return sim.Config{}, fmt.Errorf("%w: --dialect: %w", errUsage, err)
+	}
+	config := sim.Config{
+		ModelPath: f.ModelPath, ServedModelName: f.ServedModelName, WeightVersion: f.WeightVersion,
+		RandomSeed: f.RandomSeed, MaxRunning: f.MaxRunningRequests, MaxQueued: f.MaxQueuedRequests,
+		ContextLength: f.ContextLength, CacheTokens: f.MaxTotalTokens,
+		Dialect: dialect, Latency: sim.DefaultLatency(), Stub: f.Stub,
+		IncrementalStreaming: f.IncrementalStreamingOutput, EnableMetrics: f.EnableMetrics, Log: log,
+	}
+	config.Latency.Scale = f.LatencyScale
+	if f.LatencyScale < 0 || f.DrainSeconds < 0 || f.Stub < 0 {
+		return sim.Config{}, fmt.Errorf("%w: --latency-scale, --drain-seconds and --stub cannot be negative", errUsage)
+	}
+	if f.SpeculativeAlgorithm != "" {
+		if !strings.HasPrefix(f.SpeculativeAlgorithm, "EAGLE") && f.SpeculativeAlgorithm != "NEXTN" {
+			return sim.Config{}, fmt.Errorf("%w: --speculative-algorithm %s is not simulated: use EAGLE", errUsage, f.SpeculativeAlgorithm)
+		}
+		if f.SpeculativeEagleTopk != 1 || f.SpeculativeNumDraftTokens != f.SpeculativeNumSteps+1 {
+			return sim.Config{}, fmt.Errorf("%w: a chain of drafts has --speculative-eagle-topk 1 and --speculative-num-draft-tokens one more than --speculative-num-steps, here %d", errUsage, f.SpeculativeNumSteps+1)
+		}
+		config.Speculation = &sim.Speculation{Algorithm: f.SpeculativeAlgorithm, Steps: f.SpeculativeNumSteps}
+	}
+	return config, nil
+}

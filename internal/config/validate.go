@@ -1,0 +1,336 @@
+package config
+
+import (
+	"fmt"
+	"math"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var runName = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
+
+// validate reports what is wrong with values that decoded. It prints numbers and
+// words of its own lists, and never a value that may come from a variable.
+func (c *Config) validate(r *report) {
+	if !runName.MatchString(c.Run.Name) {
+		r.problem("run.name", "must be 1 to 40 of the characters a-z, 0-9 and -")
+	}
+	r.atLeast("run.steps", c.Run.Steps, 1)
+	r.notEmpty("run.out", c.Run.Out, "name the folder for the run's files")
+
+	c.NATS.validate(r)
+
+	r.notEmpty("model.path", c.Model.Path, "name the model's folder, with its tokenizer.json")
+	r.oneOf("model.family", c.Model.Family, "default", "qwen3", "qwen35", "glm47")
+	r.notEmpty("data.prompts", c.Data.Prompts, "name the file with the prompts")
+	r.notEmpty("data.input_key", c.Data.InputKey, "name the column with the prompt")
+
+	c.validateEngines(r)
+	c.Rollout.validate(r)
+	c.Session.validate(r)
+	c.Reward.validate(r)
+	c.Train.validate(r)
+	c.validateEval(r)
+
+	if r.address("api.listen", c.API.Listen) && !isLoopback(c.API.Listen) && c.API.Token == "" {
+		r.problem("api.listen", "listens beyond this machine without a token; set api.token or listen on 127.0.0.1")
+	}
+	r.atLeast("worker.slots", c.Worker.Slots, 1)
+	if c.Worker.Advertise.Ifname != "" && c.Worker.Advertise.CIDR != "" {
+		r.problem("worker.advertise", "has both ifname and cidr; keep one")
+	}
+}
+
+func (n *NATS) validate(r *report) {
+	if n.Embedded {
+		if len(n.URLs) > 0 {
+			r.problem("nats.urls", "points at running servers while nats.embedded is true; set nats.embedded: false or remove the urls")
+		}
+		if n.Replicas > 1 {
+			r.problem("nats.replicas", "an embedded server is single; set replicas: 1 or point nats.urls at a cluster")
+		}
+	} else {
+		if len(n.URLs) == 0 {
+			r.problem("nats.urls", "is empty while nats.embedded is false; list the servers, such as [nats://host:4222]")
+		}
+		if n.Listen != "" {
+			r.problem("nats.listen", "belongs to the embedded server; remove it or set nats.embedded: true")
+		}
+	}
+	for i, u := range n.URLs {
+		r.serverURL(fmt.Sprintf("nats.urls.%d", i), u, "nats", "tls", "ws", "wss")
+	}
+	if n.Listen != "" && r.address("nats.listen", n.Listen) && !isLoopback(n.Listen) && n.Token == "" {
+		r.problem("nats.listen", "listens beyond this machine without a token; set nats.token or listen on 127.0.0.1")
+	}
+	given := 0
+	for _, set := range []bool{n.Creds != "", n.NKey != "", n.Token != ""} {
+		if set {
+			given++
+		}
+	}
+	if given > 1 {
+		r.problem("nats", "has more than one of creds, nkey and token; keep one")
+	}
+	if (n.TLS.Cert == "") != (n.TLS.Key == "") {
+		r.problem("nats.tls", "needs cert and key together")
+	}
+	r.oneOf("nats.sync", n.Sync, "default", "always")
+	if !slices.Contains([]int{1, 3, 5}, n.Replicas) {
+		r.problem("nats.replicas", "must be 1, 3 or 5")
+	}
+}
+
+func engineKey(i int, name string) string { return fmt.Sprintf("engines.%d.%s", i, name) }
+
+func (c *Config) validateEngines(r *report) {
+	if len(c.Engines) == 0 {
+		r.problem("engines", "is empty; add an entry, such as - sim: {count: 1} or - url: http://host:30000")
+	}
+	seen := map[string]int{}
+	for i, e := range c.Engines {
+		kinds := 0
+		for _, set := range []bool{e.Sim != nil, e.URL != "", e.Launch != nil} {
+			if set {
+				kinds++
+			}
+		}
+		if kinds != 1 {
+			r.problem("engines."+strconv.Itoa(i), "must have exactly one of sim, url and launch")
+		}
+		if e.Sim != nil {
+			r.between(engineKey(i, "sim.count"), e.Sim.Count, 1, 1024)
+		}
+		if e.Launch != nil {
+			r.atLeast(engineKey(i, "launch.replicas"), e.Launch.Replicas, 1)
+			r.atLeast(engineKey(i, "launch.gpus"), e.Launch.GPUs, 0)
+		}
+		if e.URL != "" && r.serverURL(engineKey(i, "url"), e.URL, "http", "https") {
+			bare := strings.TrimRight(e.URL, "/")
+			if first, ok := seen[bare]; ok {
+				r.problem(engineKey(i, "url"), "is the same engine as engines.%d; remove one", first)
+			}
+			seen[bare] = i
+		}
+		r.atLeast(engineKey(i, "max_inflight"), e.MaxInflight, 0)
+	}
+}
+
+func (o *Rollout) validate(r *report) {
+	r.oneOf("rollout.mode", o.Mode, "direct", "session")
+	r.atLeast("rollout.batch_size", o.BatchSize, 1)
+	r.atLeast("rollout.n_samples_per_prompt", o.NSamplesPerPrompt, 1)
+	if r.given("rollout.over_sampling_batch_size") && o.OverSamplingBatchSize < o.BatchSize {
+		r.problem("rollout.over_sampling_batch_size", "must be at least rollout.batch_size")
+	}
+	if !isHook(o.DynamicFilter) {
+		r.oneOf("rollout.dynamic_filter", o.DynamicFilter, "none", "nonzero_std", "no_aborted")
+	}
+	r.oneOf("rollout.surplus", o.Surplus, "drop", "keep")
+	if o.Surplus == "keep" && !o.Partial.Enabled && !o.Async.Enabled {
+		r.problem("rollout.surplus", "keep needs rollout.partial or rollout.async; enable one or set surplus: drop")
+	}
+	if o.MinValidPerGroup < 0 || o.MinValidPerGroup > o.NSamplesPerPrompt {
+		r.problem("rollout.min_valid_per_group", "must be from 0 (all) to rollout.n_samples_per_prompt")
+	}
+	r.atLeast("rollout.async.max_staleness", o.Async.MaxStaleness, 0)
+	r.number("rollout.async.queue_factor", o.Async.QueueFactor, 1, math.Inf(1))
+	r.atLeast("rollout.max_context_len", o.MaxContextLen, 2)
+
+	s := o.Sampling
+	r.number("rollout.sampling.temperature", s.Temperature, 0, math.Inf(1))
+	if s.TopP <= 0 || s.TopP > 1 {
+		r.problem("rollout.sampling.top_p", "must be above 0 and at most 1")
+	}
+	if s.TopK != -1 && s.TopK < 1 {
+		r.problem("rollout.sampling.top_k", "must be -1 (all) or at least 1")
+	}
+	if s.TopP > 0 && s.TopP < 1 {
+		r.warn("rollout.sampling.top_p", "below 1 cuts tokens that the trainer's log-probs keep; the two will differ")
+	}
+	if s.TopK > 0 {
+		r.warn("rollout.sampling.top_k", "cuts tokens that the trainer's log-probs keep; the two will differ")
+	}
+	r.number("rollout.sampling.min_p", s.MinP, 0, 1)
+	r.number("rollout.sampling.frequency_penalty", s.FrequencyPenalty, -2, 2)
+	r.number("rollout.sampling.presence_penalty", s.PresencePenalty, -2, 2)
+	if s.RepetitionPenalty <= 0 || s.RepetitionPenalty > 2 {
+		r.problem("rollout.sampling.repetition_penalty", "must be above 0 and at most 2")
+	}
+	r.atLeast("rollout.sampling.max_new_tokens", s.MaxNewTokens, 1)
+	if o.MaxContextLen >= 2 && s.MaxNewTokens >= o.MaxContextLen {
+		r.problem("rollout.sampling.max_new_tokens", "leaves no room for a prompt in rollout.max_context_len; lower it or raise that")
+	}
+	for i, stop := range s.Stop {
+		r.notEmpty(fmt.Sprintf("rollout.sampling.stop.%d", i), stop, "an empty stop matches everywhere; remove it")
+	}
+	for i, id := range s.StopTokenIDs {
+		r.atLeast(fmt.Sprintf("rollout.sampling.stop_token_ids.%d", i), int(id), 0)
+	}
+}
+
+// isHook tells a filter of the user's own from the names of built-in ones.
+func isHook(filter string) bool {
+	return strings.HasPrefix(filter, "exec:") || strings.HasPrefix(filter, "http:") || strings.HasPrefix(filter, "https:")
+}
+
+func (s *Session) validate(r *report) {
+	r.oneOf("session.backend", s.Backend, "auto", "generate", "chat")
+	r.address("session.listen", s.Listen)
+	r.oneOf("session.matcher", s.Matcher, "strict", "lenient")
+	r.atLeast("session.max_seq_len", s.MaxSeqLen, 2)
+	r.atLeast("session.max_turns", s.MaxTurns, 1)
+	if len(s.Agent.Exec) > 0 && s.Agent.HTTP != "" {
+		r.problem("session.agent", "has both exec and http; keep one")
+	}
+}
+
+func (w *Reward) validate(r *report) {
+	if w.Type == "" {
+		r.problem("reward.type", "is missing; choose the verifier, one of: %s", strings.Join(rewardTypes, ", "))
+	} else {
+		r.oneOf("reward.type", w.Type, rewardTypes...)
+	}
+	r.atLeast("reward.retries", w.Retries, 0)
+	r.atLeast("reward.concurrency", w.Concurrency, 1)
+}
+
+// rewardTypes are the verifiers of this version.
+var rewardTypes = []string{"exact"}
+
+func (t *Train) validate(r *report) {
+	r.oneOf("train.estimator", t.Estimator, "grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo")
+	if r.given("train.global_batch_size") {
+		r.atLeast("train.global_batch_size", t.GlobalBatchSize, 1)
+	}
+	r.atLeast("train.dp_size", t.DPSize, 1)
+	r.oneOf("train.packing", t.Packing, "first_fit_decreasing")
+	r.atLeast("train.dynamic_batch.max_tokens_per_gpu", t.DynamicBatch.MaxTokensPerGPU, 1)
+}
+
+func (c *Config) validateEval(r *report) {
+	seen := map[string]bool{}
+	for i, e := range c.Eval {
+		key := "eval." + strconv.Itoa(i)
+		if !runName.MatchString(e.Name) {
+			r.problem(key+".name", "must be 1 to 40 of the characters a-z, 0-9 and -")
+		}
+		if seen[e.Name] {
+			r.problem(key+".name", "is used by an earlier entry; choose another")
+		}
+		seen[e.Name] = true
+		r.notEmpty(key+".prompts", e.Prompts, "name the file with the prompts")
+		r.atLeast(key+".n_samples", e.NSamples, 1)
+		r.atLeast(key+".every", e.Every, 1)
+	}
+}
+
+// checkFiles reports files and folders that are named and not there.
+func (c *Config) checkFiles(r *report) {
+	if p := c.Model.Path; p != "" {
+		if info, err := os.Stat(p); err != nil || !info.IsDir() {
+			r.problem("model.path", "there is no folder %s; paths are relative to the working directory", r.shown("model.path"))
+		}
+	}
+	if p := c.Data.Prompts; p != "" {
+		if info, err := os.Stat(withoutSlice(p)); err != nil || !info.Mode().IsRegular() {
+			r.problem("data.prompts", "there is no file %s; paths are relative to the working directory", r.shown("data.prompts"))
+		}
+	}
+	for _, f := range []struct{ key, path string }{
+		{"nats.creds", c.NATS.Creds}, {"nats.nkey", c.NATS.NKey},
+		{"nats.tls.ca", c.NATS.TLS.CA}, {"nats.tls.cert", c.NATS.TLS.Cert}, {"nats.tls.key", c.NATS.TLS.Key},
+	} {
+		if f.path == "" {
+			continue
+		}
+		if _, err := os.Stat(f.path); err != nil {
+			r.problem(f.key, "there is no file %s; paths are relative to the working directory", r.shown(f.key))
+		}
+	}
+}
+
+// withoutSlice is the path of a prompt file without its "@[a:b]".
+func withoutSlice(path string) string {
+	if i := strings.LastIndex(path, "@["); i >= 0 && strings.HasSuffix(path, "]") {
+		return path[:i]
+	}
+	return path
+}
+
+// shown is the value of a key as it was written, variables unexpanded.
+func (r *report) shown(key string) string { return r.places[key].text }
+
+func (r *report) atLeast(key string, v, least int) {
+	if v < least {
+		r.problem(key, "must be at least %d, not %d", least, v)
+	}
+}
+
+func (r *report) between(key string, v, least, most int) {
+	if v < least || v > most {
+		r.problem(key, "must be from %d to %d, not %d", least, most, v)
+	}
+}
+
+func (r *report) number(key string, v, least, most float64) {
+	switch {
+	case v >= least && v <= most:
+	case math.IsInf(most, 1):
+		r.problem(key, "must be at least %v, not %v", least, v)
+	default:
+		r.problem(key, "must be from %v to %v, not %v", least, most, v)
+	}
+}
+
+func (r *report) notEmpty(key, v, remedy string) {
+	if v == "" {
+		r.problem(key, "is empty; %s", remedy)
+	}
+}
+
+func (r *report) oneOf(key, v string, allowed ...string) {
+	if !slices.Contains(allowed, v) {
+		r.problem(key, "%q is not one of: %s", r.shown(key), strings.Join(allowed, ", "))
+	}
+}
+
+func (r *report) address(key, v string) bool {
+	_, port, err := net.SplitHostPort(v)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		r.problem(key, "must be host:port, such as 127.0.0.1:7070")
+	}
+	return err == nil
+}
+
+// serverURL reports a URL that does not name just a server. It never repeats the
+// URL, which may hold a password.
+func (r *report) serverURL(key, v string, schemes ...string) bool {
+	u, err := url.Parse(v)
+	if err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme) {
+		r.problem(key, "must be a URL such as %s://host:port", schemes[0])
+		return false
+	}
+	if strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "" {
+		r.problem(key, "must end after host and port; remove the path")
+		return false
+	}
+	return true
+}
+
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

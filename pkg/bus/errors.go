@@ -1,0 +1,25 @@
+package bus
+
+import "errors"
+
+// Errors that callers branch on. Adapters wrap them.
+var (
+	// ErrFenced: somebody newer holds this job or this run, or the wave is
+	// trimmed. Stop, and write nothing more under this claim.
+	ErrFenced = errors.New("fenced: a newer holder exists")
+	// ErrFull: the store has no room; the write may be repeated once there is.
+	ErrFull = errors.New("store is full")
+	// ErrUnavailable: the broker gave no answer in time.
+	ErrUnavailable = errors.New("broker does not answer")
+	// ErrNoRun: no run of that name is on the bus.
+	ErrNoRun = errors.New("no such run")
+	// ErrManyRuns: several runs are on the bus and none was named.
+	ErrManyRuns = errors.New("several runs")
+	// ErrVersion: controller and worker are of different versions.
+	ErrVersion = errors.New("versions differ")
+	// ErrFingerprint: the store belongs to a run with another config.
+	ErrFingerprint = errors.New("config differs from the stored run's")
+	// ErrDamaged: a stored record does not have the digest that it was stored
+	// with.
+	ErrDamaged = errors.New("stored record is damaged")
+)

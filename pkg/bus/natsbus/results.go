@@ -1,0 +1,251 @@
+package natsbus
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sheaf-rl/sheaf/pkg/bus"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// Headers of a result. They repeat what collection and filtering need, so that
+// these read no bodies.
+const (
+	hdrSHA     = "Sheaf-Sha256"
+	hdrAttempt = "Sheaf-Attempt"
+	hdrOutcome = "Sheaf-Outcome"
+	hdrReward  = "Sheaf-Reward"
+	hdrTokens  = "Sheaf-Tokens"
+	hdrSize    = "Sheaf-Size"
+	hdrBlob    = "Sheaf-Blob" // name of the object that holds the record
+)
+
+const (
+	// maxInline is the largest result stored in one message.
+	maxInline = 8 << 20
+	// headroom is kept free of a message's limit for its headers.
+	headroom = 64 << 10
+	// fetchBatch and fetchWait shape a reader's pulls; a reader that was lost
+	// with a server restart notices after fetchWait.
+	fetchBatch = 256
+	fetchWait  = 5 * time.Second
+)
+
+// resultHeader builds the head of a result.
+func resultHeader(e *rollout.Episode, sum [32]byte, size int) nats.Header {
+	h := nats.Header{}
+	h.Set(hdrSHA, hex.EncodeToString(sum[:]))
+	h.Set(hdrAttempt, strconv.Itoa(e.Attempt))
+	h.Set(hdrOutcome, string(e.Outcome))
+	h.Set(hdrTokens, strconv.FormatInt(e.CompletionTokens(), 10))
+	h.Set(hdrSize, strconv.Itoa(size))
+	if reward := commonReward(e); reward != nil {
+		h.Set(hdrReward, strconv.FormatFloat(*reward, 'g', -1, 64))
+	}
+	return h
+}
+
+// commonReward is the reward that all samples share, nil when they share none.
+func commonReward(e *rollout.Episode) *float64 {
+	var common *float64
+	for _, s := range e.Samples {
+		if s.Reward == nil || common != nil && *common != *s.Reward {
+			return nil
+		}
+		common = s.Reward
+	}
+	return common
+}
+
+// receipt reads the head of a stored result.
+func receipt(id rollout.EpisodeID, seq uint64, h nats.Header) (bus.Receipt, error) {
+	r := bus.Receipt{Episode: id, Sequence: seq, Outcome: rollout.Outcome(h.Get(hdrOutcome))}
+	sum, err := hex.DecodeString(h.Get(hdrSHA))
+	if err != nil || len(sum) != len(r.SHA256) {
+		return r, fmt.Errorf("result %d: %w: digest header %q", seq, bus.ErrDamaged, h.Get(hdrSHA))
+	}
+	copy(r.SHA256[:], sum)
+	if r.Attempt, err = strconv.Atoi(h.Get(hdrAttempt)); err != nil {
+		return r, fmt.Errorf("result %d: %w: attempt header %q", seq, bus.ErrDamaged, h.Get(hdrAttempt))
+	}
+	if r.CompletionTokens, err = strconv.ParseInt(h.Get(hdrTokens), 10, 64); err != nil {
+		return r, fmt.Errorf("result %d: %w: tokens header %q", seq, bus.ErrDamaged, h.Get(hdrTokens))
+	}
+	if r.Size, err = strconv.Atoi(h.Get(hdrSize)); err != nil {
+		return r, fmt.Errorf("result %d: %w: size header %q", seq, bus.ErrDamaged, h.Get(hdrSize))
+	}
+	if text := h.Get(hdrReward); text != "" {
+		v, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return r, fmt.Errorf("result %d: %w: reward header %q", seq, bus.ErrDamaged, text)
+		}
+		r.Reward = &v
+	}
+	return r, nil
+}
+
+// Follow calls f for the head of every stored result from the first on. There is
+// no cursor to trust: what is stored is the truth, and it is read anew.
+func (r *Run) Follow(ctx context.Context, f func(bus.Receipt) error) error {
+	cfg := jetstream.ConsumerConfig{FilterSubject: r.n.root + "res.*.*.*", HeadersOnly: true}
+	return r.read(ctx, cfg, false, func(m jetstream.Msg, seq uint64, _ uint64) (bool, error) {
+		id, ok := r.n.parseResult(m.Subject())
+		if !ok {
+			return true, nil // a lease mark
+		}
+		rec, err := receipt(id, seq, m.Headers())
+		if err != nil {
+			return false, err
+		}
+		return true, f(rec)
+	})
+}
+
+// Load reads stored results.
+func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Receipt, *rollout.Episode) error) error {
+	want := make(map[uint64]bus.Receipt, len(receipts))
+	waves := map[int64]bool{}
+	var filters []string
+	first := uint64(0)
+	for _, rec := range receipts {
+		want[rec.Sequence] = rec
+		if first == 0 || rec.Sequence < first {
+			first = rec.Sequence
+		}
+		if !waves[rec.Episode.Wave] {
+			waves[rec.Episode.Wave] = true
+			filters = append(filters, fmt.Sprintf("%sres.%d.*.*", r.n.root, rec.Episode.Wave))
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	cfg := jetstream.ConsumerConfig{FilterSubjects: filters, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: first}
+	err := r.read(ctx, cfg, true, func(m jetstream.Msg, seq uint64, pending uint64) (bool, error) {
+		if rec, ok := want[seq]; ok {
+			e, err := r.record(ctx, rec, m)
+			if err != nil {
+				return false, err
+			}
+			delete(want, seq)
+			if err := f(rec, e); err != nil {
+				return false, err
+			}
+		}
+		return len(want) > 0 && pending > 0, nil
+	})
+	if err != nil {
+		return err
+	}
+	for seq, rec := range want {
+		return fmt.Errorf("result %d of episode %+v: %w: it is not stored any more", seq, rec.Episode, bus.ErrDamaged)
+	}
+	return nil
+}
+
+// record reads one record and checks that it is the one of the receipt.
+func (r *Run) record(ctx context.Context, rec bus.Receipt, m jetstream.Msg) (*rollout.Episode, error) {
+	data := m.Data()
+	if name := m.Headers().Get(hdrBlob); name != "" {
+		obj, err := r.blobs.Get(ctx, name)
+		if err != nil {
+			return nil, classify("read blob "+name, err)
+		}
+		data, err = io.ReadAll(obj)
+		closeErr := obj.Close()
+		if err = errors.Join(err, closeErr); err != nil {
+			return nil, classify("read blob "+name, err)
+		}
+	}
+	if sha256.Sum256(data) != rec.SHA256 {
+		return nil, fmt.Errorf("result %d of episode %+v: %w: its digest is another", rec.Sequence, rec.Episode, bus.ErrDamaged)
+	}
+	e, err := r.c.codec.DecodeEpisode(data)
+	if err != nil {
+		return nil, fmt.Errorf("result %d: %w", rec.Sequence, err)
+	}
+	if e.ID != rec.Episode {
+		return nil, fmt.Errorf("result %d: %w: it is of episode %+v, stored as %+v", rec.Sequence, bus.ErrDamaged, e.ID, rec.Episode)
+	}
+	return e, nil
+}
+
+// read feeds f the messages of the result stream until f says that it has
+// enough, ctx ends or, with stored set, no more are stored. Its consumer lives in the server's memory and is made anew, behind
+// the last message seen, whenever it is lost.
+func (r *Run) read(ctx context.Context, cfg jetstream.ConsumerConfig, stored bool, f func(m jetstream.Msg, seq, pending uint64) (more bool, err error)) error {
+	cfg.AckPolicy = jetstream.AckNonePolicy
+	cfg.MemoryStorage = true
+	cfg.Replicas = 1
+	cfg.InactiveThreshold = 6 * fetchWait
+	var last uint64
+	for {
+		if last > 0 {
+			cfg.DeliverPolicy = jetstream.DeliverByStartSequencePolicy
+			cfg.OptStartSeq = last + 1
+		}
+		var cons jetstream.Consumer
+		err := r.c.retry(ctx, "read results", func(ctx context.Context) error {
+			var err error
+			cons, err = r.results.CreateConsumer(ctx, cfg)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		done := stored && cons.CachedInfo().NumPending == 0
+		if !done {
+			done, err = r.drain(ctx, cons, &last, f)
+		}
+		// The consumer is of no use any more; the server would drop it by itself
+		// after a while, so a failure to do it now is no error.
+		del, cancel := r.c.bound(context.WithoutCancel(ctx), tryTimeout)
+		_ = r.results.DeleteConsumer(del, cons.CachedInfo().Name)
+		cancel()
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// drain reads one consumer until f has enough (done), or the consumer is lost
+// (not done, no error).
+func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, f func(m jetstream.Msg, seq, pending uint64) (bool, error)) (done bool, err error) {
+	for {
+		if ctx.Err() != nil {
+			return true, context.Cause(ctx)
+		}
+		pull, cancel := r.c.bound(ctx, fetchWait)
+		batch, err := cons.Fetch(fetchBatch, jetstream.FetchContext(pull))
+		if err != nil {
+			cancel()
+			return false, nil
+		}
+		for m := range batch.Messages() {
+			meta, err := m.Metadata()
+			if err != nil {
+				cancel()
+				return true, fmt.Errorf("read results: %w", err)
+			}
+			more, err := f(m, meta.Sequence.Stream, meta.NumPending)
+			*last = meta.Sequence.Stream
+			if err != nil || !more {
+				cancel()
+				return true, err
+			}
+		}
+		cancel()
+		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return false, nil
+		}
+	}
+}

@@ -1,0 +1,472 @@
+package natsbus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/sheaf-rl/sheaf/pkg/bus"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+	"github.com/sheaf-rl/sheaf/pkg/wire"
+)
+
+// RunConfig is what a controller says when it opens a run.
+type RunConfig struct {
+	Spec    rollout.RunSpec
+	Version string
+	// Config is the effective config without secrets, as JSON, for people.
+	Config json.RawMessage
+	// Fingerprint is over all of the config that must not change in a run.
+	Fingerprint string
+	// MaxResultBytes bounds the result stream; 0 = unbounded.
+	MaxResultBytes int64
+}
+
+// Run is a controller's claim on a run. It implements [bus.Run].
+type Run struct {
+	c       *Conn
+	n       names
+	ledger  jetstream.Stream
+	jobs    jetstream.Stream
+	results jetstream.Stream
+	table   jetstream.KeyValue
+	blobs   jetstream.ObjectStore
+
+	entry wire.RunTable // the run's own row in the table
+
+	// mu keeps ledger appends one at a time and guards what follows.
+	mu       sync.Mutex
+	state    rollout.RunState
+	open     []rollout.Plan
+	entries  []logEntry // of the log, to know what may be compacted
+	jobFence uint64
+	resFence uint64
+}
+
+// logEntry is where an entry of the log stands.
+type logEntry struct {
+	seq  uint64
+	wave int64 // of a plan; -1 for any other entry
+}
+
+var _ bus.Run = (*Run)(nil)
+
+const (
+	ackWait         = 2 * time.Second
+	ackWaitReplicas = 10 * time.Second // a leader election takes 4 to 9 s
+	maxJobsInFlight = 4096
+	nodeTTL         = 6 * time.Second
+)
+
+// OpenRun creates the run on the bus or takes it over, under a new epoch. From
+// then on nothing that an earlier controller writes counts.
+func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
+	n, err := namesOf(cfg.Spec.Run)
+	if err != nil {
+		return nil, err
+	}
+	r := &Run{c: c, n: n}
+	if err := r.createStreams(ctx, cfg.MaxResultBytes); err != nil {
+		return nil, err
+	}
+	if err := r.replay(ctx); err != nil {
+		return nil, err
+	}
+	state := r.state
+	if state.Fingerprint != "" && state.Fingerprint != cfg.Fingerprint {
+		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, bus.ErrFingerprint)
+	}
+	state.Epoch++
+	state.Fingerprint = cfg.Fingerprint
+	state.Closed = false // a finished run may be given more steps
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryOpen, State: state}); err != nil {
+		return nil, err
+	}
+	if err := r.refreshFences(ctx); err != nil {
+		return nil, err
+	}
+	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
+	return r, r.putEntry(ctx)
+}
+
+// DeleteRun removes all of a run from the bus. A run that is not there is no
+// error.
+func DeleteRun(ctx context.Context, c *Conn, run string) error {
+	n, err := namesOf(run)
+	if err != nil {
+		return err
+	}
+	for _, stream := range []string{n.jobs(), n.results(), n.ledger(), "KV_" + n.table(), "OBJ_" + n.blobs()} {
+		if err := c.js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return classify("delete "+stream, err)
+		}
+	}
+	return nil
+}
+
+func (r *Run) putEntry(ctx context.Context) error {
+	data, err := wire.EncodeTable(r.entry)
+	if err != nil {
+		return err
+	}
+	return r.put(ctx, runKey, data)
+}
+
+func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
+	replicas := r.c.cfg.Replicas
+	stream := func(name, subjects string, retention jetstream.RetentionPolicy, maxBytes int64) (jetstream.Stream, error) {
+		s, err := r.c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+			Name: name, Subjects: []string{subjects}, Retention: retention, Storage: jetstream.FileStorage,
+			Replicas: replicas, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
+			// A replica may answer a direct get from the past; a lease mark not yet
+			// there would then look like a trimmed wave.
+			AllowDirect: replicas == 1,
+		})
+		if err != nil {
+			return nil, classify("create stream "+name, err)
+		}
+		return s, nil
+	}
+	if maxResultBytes == 0 {
+		maxResultBytes = -1
+	}
+	var err error
+	if r.ledger, err = stream(r.n.ledger(), r.n.root+"led.>", jetstream.LimitsPolicy, -1); err != nil {
+		return err
+	}
+	if r.jobs, err = stream(r.n.jobs(), r.n.root+"jobs.>", jetstream.WorkQueuePolicy, -1); err != nil {
+		return err
+	}
+	if r.results, err = stream(r.n.results(), r.n.root+"res.>", jetstream.LimitsPolicy, maxResultBytes); err != nil {
+		return err
+	}
+	wait := ackWait
+	if replicas > 1 {
+		wait = ackWaitReplicas
+	}
+	// No BackOff: it would replace AckWait. No delivery limit: a job past it would
+	// lie in the stream for ever; poison is judged by lease marks.
+	_, err = r.jobs.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: workers, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxDeliver: -1,
+		MaxAckPending: maxJobsInFlight, FilterSubject: r.n.root + "jobs.*.*",
+	})
+	if err != nil {
+		return classify("create job consumer", err)
+	}
+	r.table, err = r.c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket: r.n.table(), History: 1, Replicas: replicas, LimitMarkerTTL: time.Minute,
+	})
+	if err != nil {
+		return classify("create run table", err)
+	}
+	r.blobs, err = r.c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: r.n.blobs(), Replicas: replicas})
+	return classify("create blob store", err)
+}
+
+// replay reads the log as it stands.
+func (r *Run) replay(ctx context.Context) error {
+	var entries []rollout.LedgerEntry
+	r.entries = nil
+	for seq := uint64(1); ; {
+		raw, err := r.ledger.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(r.n.log()))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		}
+		if err != nil {
+			return classify("read ledger", err)
+		}
+		e, err := r.c.codec.DecodeEntry(raw.Data)
+		if err != nil {
+			return fmt.Errorf("ledger entry %d: %w", raw.Sequence, err)
+		}
+		entries = append(entries, e)
+		r.entries = append(r.entries, entryAt(raw.Sequence, e))
+		seq = raw.Sequence + 1
+	}
+	var err error
+	r.state, r.open, err = rollout.Replay(entries)
+	return err
+}
+
+func entryAt(seq uint64, e rollout.LedgerEntry) logEntry {
+	if e.Plan != nil {
+		return logEntry{seq: seq, wave: e.Plan.Wave}
+	}
+	return logEntry{seq: seq, wave: -1}
+}
+
+// append writes one entry behind the last one known. The caller holds mu, or is
+// the only user.
+func (r *Run) append(ctx context.Context, e rollout.LedgerEntry) error {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("ledger nonce: %w", err)
+	}
+	e.Nonce = id.String()
+	data, err := r.c.codec.EncodeEntry(e)
+	if err != nil {
+		return err
+	}
+	last := uint64(0)
+	if len(r.entries) > 0 {
+		last = r.entries[len(r.entries)-1].seq
+	}
+	var seq uint64
+	ack, err := r.c.publish(ctx, fmt.Sprintf("append %s to ledger", e.Kind), &nats.Msg{Subject: r.n.log(), Data: data},
+		jetstream.WithExpectLastSequenceForSubject(last, r.n.log()))
+	switch {
+	case err == nil:
+		seq = ack.Sequence
+	case errors.Is(err, bus.ErrFenced):
+		// Perhaps an earlier try of ours was stored and only its answer was lost.
+		tail, own, lookErr := r.tail(ctx)
+		if lookErr != nil {
+			return lookErr
+		}
+		if own.Nonce != e.Nonce {
+			return err
+		}
+		seq = tail
+	default:
+		return err
+	}
+	r.entries = append(r.entries, entryAt(seq, e))
+	r.state = e.State
+	return nil
+}
+
+// tail reads the log's last entry.
+func (r *Run) tail(ctx context.Context) (uint64, rollout.LedgerEntry, error) {
+	var raw *jetstream.RawStreamMsg
+	err := r.c.retry(ctx, "read ledger's tail", func(ctx context.Context) error {
+		var err error
+		raw, err = r.ledger.GetLastMsgForSubject(ctx, r.n.log())
+		return err
+	})
+	if err != nil {
+		return 0, rollout.LedgerEntry{}, err
+	}
+	e, err := r.c.codec.DecodeEntry(raw.Data)
+	return raw.Sequence, e, err
+}
+
+// refreshFences writes both fence marks anew. It reads a mark, makes sure that
+// the log's tail is still ours, and replaces the mark only if nobody did
+// meanwhile: a controller that woke up late cannot arm itself again.
+//
+// A new mark also moves the front of its stream. Messages purged behind an old
+// front can come back when the server is killed.
+func (r *Run) refreshFences(ctx context.Context) error {
+	for _, f := range []struct {
+		stream  jetstream.Stream
+		subject string
+		seq     *uint64
+	}{{r.jobs, r.n.jobFence(), &r.jobFence}, {r.results, r.n.resFence(), &r.resFence}} {
+		seq, err := r.refreshFence(ctx, f.stream, f.subject)
+		if err != nil {
+			return err
+		}
+		*f.seq = seq
+	}
+	return nil
+}
+
+func (r *Run) refreshFence(ctx context.Context, stream jetstream.Stream, subject string) (uint64, error) {
+	op := "write fence " + subject
+	last, err := r.lastSequence(ctx, stream, subject)
+	if err != nil {
+		return 0, err
+	}
+	tail, _, err := r.tail(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if own := r.entries[len(r.entries)-1].seq; tail != own {
+		return 0, fmt.Errorf("%s: %w: the ledger's tail is %d, ours was %d", op, bus.ErrFenced, tail, own)
+	}
+	// The nonce makes a retry after a lost answer recognisable.
+	nonce := uuid.NewString()
+	ack, err := r.c.publish(ctx, op, &nats.Msg{Subject: subject, Data: []byte(nonce)},
+		jetstream.WithExpectLastSequenceForSubject(last, subject))
+	seq := uint64(0)
+	switch {
+	case err == nil:
+		seq = ack.Sequence
+	case errors.Is(err, bus.ErrFenced):
+		raw, lookErr := stream.GetLastMsgForSubject(ctx, subject)
+		if lookErr != nil || string(raw.Data) != nonce {
+			return 0, err
+		}
+		seq = raw.Sequence
+	default:
+		return 0, err
+	}
+	return seq, classify(op, stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(seq)))
+}
+
+// lastSequence is the sequence of a subject's last message, 0 for none.
+func (r *Run) lastSequence(ctx context.Context, stream jetstream.Stream, subject string) (uint64, error) {
+	var seq uint64
+	err := r.c.retry(ctx, "read "+subject, func(ctx context.Context) error {
+		raw, err := stream.GetLastMsgForSubject(ctx, subject)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			seq = 0
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		seq = raw.Sequence
+		return nil
+	})
+	return seq, err
+}
+
+// State is where the ledger stands.
+func (r *Run) State() rollout.RunState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
+}
+
+// Open returns the plans of the waves that are not trimmed.
+func (r *Run) Open() []rollout.Plan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]rollout.Plan(nil), r.open...)
+}
+
+// Plan appends a wave's plan.
+func (r *Run) Plan(ctx context.Context, p rollout.Plan) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryPlan, State: r.state.Planned(p), Plan: &p}); err != nil {
+		return err
+	}
+	r.open = append(r.open, p)
+	return nil
+}
+
+// Commit appends a step's manifest: from here on the step is what it lists.
+func (r *Run) Commit(ctx context.Context, m rollout.Manifest) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state := r.state
+	state.NextStep++
+	return r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m})
+}
+
+// Close appends the end of the run and tells the workers.
+func (r *Run) Close(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	state := r.state
+	state.Closed = true
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryClosed, State: state}); err != nil {
+		return err
+	}
+	r.entry.Ended = true
+	return r.putEntry(ctx)
+}
+
+// Trim removes the results and jobs of all waves below the given one. It may be
+// repeated, and is after a crash in the middle.
+func (r *Run) Trim(ctx context.Context, below int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for wave := r.state.Trimmed; wave < below; wave++ {
+		for _, p := range []struct {
+			stream jetstream.Stream
+			kind   string
+		}{{r.results, "res"}, {r.jobs, "jobs"}} {
+			subject := fmt.Sprintf("%s%s.%d.>", r.n.root, p.kind, wave)
+			err := r.c.retry(ctx, "purge "+subject, func(ctx context.Context) error {
+				return p.stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	if below > r.state.Trimmed {
+		state := r.state
+		state.Trimmed = below
+		if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryTrimmed, State: state}); err != nil {
+			return err
+		}
+	}
+	keep := r.open[:0]
+	for _, p := range r.open {
+		if p.Wave >= below {
+			keep = append(keep, p)
+		}
+	}
+	r.open = keep
+	if err := r.refreshFences(ctx); err != nil {
+		return err
+	}
+	return r.compact(ctx)
+}
+
+// compact drops the front of the log: everything before the last entry that is
+// not, or does not stand behind, the plan of an open wave.
+func (r *Run) compact(ctx context.Context) error {
+	first := len(r.entries) - 1
+	for i, e := range r.entries {
+		if e.wave >= r.state.Trimmed {
+			first = i
+			break
+		}
+	}
+	if first <= 0 {
+		return nil
+	}
+	err := r.c.retry(ctx, "compact ledger", func(ctx context.Context) error {
+		return r.ledger.Purge(ctx, jetstream.WithPurgeSubject(r.n.log()), jetstream.WithPurgeSequence(r.entries[first].seq))
+	})
+	if err != nil {
+		return err
+	}
+	r.entries = r.entries[first:]
+	return nil
+}
+
+func (r *Run) put(ctx context.Context, key string, value []byte) error {
+	return r.c.retry(ctx, "write run table "+key, func(ctx context.Context) error {
+		_, err := r.table.Put(ctx, key, value)
+		return err
+	})
+}
+
+// PutEngine writes a row of the engine table.
+func (r *Run) PutEngine(ctx context.Context, e rollout.EngineEntry) error {
+	data, err := wire.EncodeTable(e)
+	if err != nil {
+		return err
+	}
+	return r.put(ctx, engineKeys+e.ID, data)
+}
+
+// Workers counts the workers that announced themselves lately.
+func (r *Run) Workers(ctx context.Context) (int, error) {
+	count := 0
+	err := r.c.retry(ctx, "list workers", func(ctx context.Context) error {
+		keys, err := r.table.ListKeysFiltered(ctx, nodeKeys+"*")
+		if err != nil {
+			return err
+		}
+		count = 0
+		for range keys.Keys() {
+			count++
+		}
+		return nil
+	})
+	return count, err
+}
