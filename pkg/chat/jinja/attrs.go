@@ -1,0 +1,329 @@
+package jinja
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// getAttr is x.name: a Python attribute of x if there is one, else its item.
+func getAttr(obj Value, name string) (Value, error) {
+	if u, ok := obj.(*undefined); ok {
+		return nil, u.err()
+	}
+	if v, ok := attribute(obj, name); ok {
+		return v, nil
+	}
+	if d, ok := obj.(*Dict); ok {
+		if v, ok := d.Get(name); ok {
+			return v, nil
+		}
+	}
+	return noAttribute(obj, name), nil
+}
+
+func noAttribute(obj Value, name string) Value {
+	if obj == nil {
+		return &undefined{"'None' has no attribute '" + name + "'"}
+	}
+	return &undefined{fmt.Sprintf("'%s object' has no attribute '%s'", typeName(obj), name)}
+}
+
+// getItem is x[index]: an item of x if there is one, else the attribute of that name.
+func getItem(obj, index Value) (Value, error) {
+	if u, ok := obj.(*undefined); ok {
+		return nil, u.err()
+	}
+	switch o := obj.(type) {
+	case *Dict:
+		if v, ok, err := o.lookup(index); ok && err == nil {
+			return v, nil
+		}
+	case *List:
+		if v, ok := itemAt(o.Items, index); ok {
+			return v, nil
+		}
+	case *Tuple:
+		if v, ok := itemAt(o.Items, index); ok {
+			return v, nil
+		}
+	case *rangeValue:
+		if i, ok := asInt(index); ok {
+			n := o.len()
+			if i < 0 {
+				i += n
+			}
+			if 0 <= i && i < n {
+				return o.start + i*o.step, nil
+			}
+		}
+	case string, markup:
+		s, _ := text(o)
+		if i, ok := asInt(index); ok {
+			if c, ok := charAt(s, i); ok {
+				if _, ok := o.(markup); ok {
+					return markup(c), nil
+				}
+				return c, nil
+			}
+		}
+	}
+	if name, ok := text(index); ok {
+		if v, ok := attribute(obj, name); ok {
+			return v, nil
+		}
+		return noAttribute(obj, name), nil
+	}
+	return &undefined{fmt.Sprintf("%s object has no such element", typeName(obj))}, nil
+}
+
+func itemAt(list []Value, index Value) (Value, bool) {
+	i, ok := asInt(index)
+	if !ok {
+		return nil, false
+	}
+	if i < 0 {
+		i += int64(len(list))
+	}
+	if i < 0 || i >= int64(len(list)) {
+		return nil, false
+	}
+	return list[i], true
+}
+
+func charAt(s string, i int64) (string, bool) {
+	if i < 0 {
+		i += int64(len([]rune(s)))
+	}
+	for _, r := range s {
+		if i == 0 {
+			return string(r), true
+		}
+		i--
+	}
+	return "", false
+}
+
+// getSlice is x[start:stop:step].
+func getSlice(obj Value, bounds [3]Value) (Value, error) {
+	if u, ok := obj.(*undefined); ok {
+		return nil, u.err()
+	}
+	none := &undefined{fmt.Sprintf("%s object cannot be sliced", typeName(obj))}
+	switch o := obj.(type) {
+	case *List:
+		list, ok, err := slice(o.Items, bounds)
+		if !ok {
+			return none, err
+		}
+		return &List{list}, err
+	case *Tuple:
+		list, ok, err := slice(o.Items, bounds)
+		if !ok {
+			return none, err
+		}
+		return &Tuple{list}, err
+	case string:
+		runes, ok, err := slice([]rune(o), bounds)
+		if !ok {
+			return none, err
+		}
+		return string(runes), err
+	case markup:
+		runes, ok, err := slice([]rune(o), bounds)
+		if !ok {
+			return none, err
+		}
+		return markup(runes), err
+	}
+	return none, nil
+}
+
+// slice cuts as Python does; it is not ok if a bound is no integer.
+func slice[T any](list []T, bounds [3]Value) (out []T, ok bool, err error) {
+	n := int64(len(list))
+	step := int64(1)
+	if bounds[2] != nil {
+		if step, ok = asInt(bounds[2]); !ok {
+			return nil, false, nil
+		}
+		if step == 0 {
+			return nil, true, valueError("slice step cannot be zero")
+		}
+	}
+	low, high := int64(0), n
+	if step < 0 {
+		low, high = -1, n-1
+	}
+	bound := func(v Value, fallback int64) (int64, bool) {
+		if v == nil {
+			return fallback, true
+		}
+		i, ok := asInt(v)
+		if i < 0 {
+			i = max(i, -n-1) + n
+		}
+		return min(max(i, low), high), ok
+	}
+	first, last := low, high
+	if step < 0 {
+		first, last = high, low
+	}
+	start, ok1 := bound(bounds[0], first)
+	stop, ok2 := bound(bounds[1], last)
+	if !ok1 || !ok2 {
+		return nil, false, nil
+	}
+	if step == 1 {
+		return slices.Clone(list[start:max(start, stop)]), true, nil
+	}
+	step = min(max(step, -n-1), n+1)
+	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
+		out = append(out, list[i])
+	}
+	return out, true, nil
+}
+
+// attribute returns a Python attribute, which are methods mostly.
+func attribute(obj Value, name string) (Value, bool) {
+	if strings.HasPrefix(name, "__") && strings.HasSuffix(name, "__") && len(name) > 4 {
+		switch name {
+		case "__class__", "__doc__", "__init__", "__len__", "__getitem__", "__str__", "__repr__", "__dict__", "__iter__":
+			return unsafe(obj, name), true
+		}
+		return nil, false
+	}
+	switch o := obj.(type) {
+	case *Dict:
+		return dictMethod(o, name)
+	case *List:
+		if slices.Contains([]string{"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"}, name) {
+			return unsafe(obj, name), true
+		}
+		if name == "copy" {
+			return method(name, func(_ *runtime, a args) (Value, error) {
+				_, err := a.bind(0)
+				return &List{slices.Clone(o.Items)}, err
+			}), true
+		}
+		return sequenceMethod(o.Items, name)
+	case *Tuple:
+		return sequenceMethod(o.Items, name)
+	case string:
+		return stringMethod(o, name)
+	case markup:
+		return markupMethod(o, name)
+	case *namespace:
+		return o.attrs.Get(name)
+	case *loopValue:
+		return o.attr(name)
+	case *macroValue:
+		if name == "name" {
+			return o.def.name, true
+		}
+	case *cyclerValue:
+		return o.attr(name)
+	case int64, bool:
+		if n, _ := asInt(o); name == "real" || name == "numerator" {
+			return n, true
+		}
+		switch name {
+		case "imag":
+			return int64(0), true
+		case "denominator":
+			return int64(1), true
+		}
+	case float64:
+		switch name {
+		case "real":
+			return o, true
+		case "imag":
+			return 0.0, true
+		case "is_integer":
+			return method(name, func(*runtime, args) (Value, error) { return o == float64(int64(o)), nil }), true
+		}
+	}
+	return nil, false
+}
+
+// unsafe is what the sandbox gives for an attribute it does not let through.
+func unsafe(obj Value, name string) Value {
+	return &undefined{fmt.Sprintf("access to attribute '%s' of '%s' object is unsafe", name, typeName(obj))}
+}
+
+func method(name string, call func(rt *runtime, a args) (Value, error)) Value {
+	return &function{name, call}
+}
+
+func dictMethod(d *Dict, name string) (Value, bool) {
+	switch name {
+	case "items", "keys", "values":
+		return method(name, func(_ *runtime, a args) (Value, error) {
+			_, err := a.bind(0)
+			return &dictView{d, name}, err
+		}), true
+	case "get":
+		return method(name, func(_ *runtime, a args) (Value, error) {
+			if len(a.named) > 0 {
+				return nil, typeError("dict.get() takes no keyword arguments")
+			}
+			p, err := a.bind(1, "key", "default")
+			if err != nil {
+				return nil, err
+			}
+			if v, ok, err := d.lookup(p[0]); ok || err != nil {
+				return v, err
+			}
+			return or(p[1], nil), nil
+		}), true
+	case "copy":
+		return method(name, func(_ *runtime, a args) (Value, error) {
+			_, err := a.bind(0)
+			out := NewDict(d.Len())
+			for i, k := range d.keys {
+				out.set(k, d.values[i])
+			}
+			return out, err
+		}), true
+	case "clear", "pop", "popitem", "setdefault", "update":
+		return unsafe(d, name), true
+	case "fromkeys":
+		return method(name, func(*runtime, args) (Value, error) {
+			return nil, typeError("dict.fromkeys is not supported")
+		}), true
+	}
+	return nil, false
+}
+
+func sequenceMethod(list []Value, name string) (Value, bool) {
+	switch name {
+	case "count":
+		return method(name, func(_ *runtime, a args) (Value, error) {
+			p, err := a.bind(1, "value")
+			if err != nil {
+				return nil, err
+			}
+			n := int64(0)
+			for _, item := range list {
+				if equal(item, p[0]) {
+					n++
+				}
+			}
+			return n, nil
+		}), true
+	case "index":
+		return method(name, func(_ *runtime, a args) (Value, error) {
+			p, err := a.bind(1, "value")
+			if err != nil {
+				return nil, err
+			}
+			for i, item := range list {
+				if equal(item, p[0]) {
+					return int64(i), nil
+				}
+			}
+			return nil, valueError("the value is not in the sequence")
+		}), true
+	}
+	return nil, false
+}

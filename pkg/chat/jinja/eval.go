@@ -1,0 +1,486 @@
+package jinja
+
+import (
+	"fmt"
+	"strings"
+)
+
+func (x *constExpr) eval(*frame) (Value, error) { return x.value, nil }
+
+func (x *nameExpr) eval(f *frame) (Value, error) {
+	v := *f.at(x.ref)
+	if _, ok := v.(missing); ok {
+		return &undefined{"'" + x.name + "' is undefined"}, nil
+	}
+	return v, nil
+}
+
+func evalAll(f *frame, list []expr) ([]Value, error) {
+	out := make([]Value, len(list))
+	for i, x := range list {
+		var err error
+		if out[i], err = x.eval(f); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (x *listExpr) eval(f *frame) (Value, error) {
+	list, err := evalAll(f, x.items)
+	return &List{list}, err
+}
+
+func (x *tupleExpr) eval(f *frame) (Value, error) {
+	list, err := evalAll(f, x.items)
+	return &Tuple{list}, err
+}
+
+func (x *dictExpr) eval(f *frame) (Value, error) {
+	d := NewDict(len(x.keys))
+	for i := range x.keys {
+		k, err := x.keys[i].eval(f)
+		if err != nil {
+			return nil, err
+		}
+		if !hashable(k) {
+			return nil, typeError("unhashable type: '%s'", typeName(k))
+		}
+		v, err := x.values[i].eval(f)
+		if err != nil {
+			return nil, err
+		}
+		d.set(k, v)
+	}
+	return d, nil
+}
+
+func (x *attrExpr) eval(f *frame) (Value, error) {
+	obj, err := x.obj.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	return getAttr(obj, x.name)
+}
+
+func (x *indexExpr) eval(f *frame) (Value, error) {
+	obj, err := x.obj.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	index, err := x.index.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	return getItem(obj, index)
+}
+
+func (x *sliceExpr) eval(f *frame) (Value, error) {
+	obj, err := x.obj.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	var bounds [3]Value
+	for i, b := range []expr{x.start, x.stop, x.step} {
+		if b != nil {
+			if bounds[i], err = b.eval(f); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return getSlice(obj, bounds)
+}
+
+func (x *unaryExpr) eval(f *frame) (Value, error) {
+	v, err := x.x.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	if x.op == '!' {
+		return !truth(v), nil
+	}
+	if u, ok := v.(*undefined); ok {
+		return nil, u.err()
+	}
+	if !isNumber(v) {
+		return nil, typeError("bad operand type for unary %c: '%s'", x.op, typeName(v))
+	}
+	if n, ok := v.(float64); ok {
+		if x.op == '-' {
+			return -n, nil
+		}
+		return n, nil
+	}
+	if x.op == '-' {
+		return arith("-", int64(0), v)
+	}
+	return arith("+", int64(0), v)
+}
+
+func (x *logicExpr) eval(f *frame) (Value, error) {
+	v, err := x.l.eval(f)
+	if err != nil || truth(v) != x.and {
+		return v, err
+	}
+	return x.r.eval(f)
+}
+
+func (x *condExpr) eval(f *frame) (Value, error) {
+	v, err := x.test.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	if truth(v) {
+		return x.then.eval(f)
+	}
+	if x.otherwise == nil {
+		return &undefined{"the inline if-expression evaluated to false and no else section was defined"}, nil
+	}
+	return x.otherwise.eval(f)
+}
+
+func (x *concatExpr) eval(f *frame) (Value, error) {
+	var b strings.Builder
+	for _, part := range x.parts {
+		v, err := part.eval(f)
+		if err != nil {
+			return nil, err
+		}
+		t, err := str(v)
+		if err != nil {
+			return nil, err
+		}
+		if err := f.rt.room(b.Len() + len(t)); err != nil {
+			return nil, err
+		}
+		b.WriteString(t)
+	}
+	return b.String(), nil
+}
+
+func (x *compareExpr) eval(f *frame) (Value, error) {
+	l, err := x.first.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	var result Value
+	for i, op := range x.ops {
+		r, err := x.rest[i].eval(f)
+		if err != nil {
+			return nil, err
+		}
+		ok, err := compareOp(op, l, r)
+		if err != nil {
+			return nil, err
+		}
+		if result = ok; !ok {
+			break
+		}
+		l = r
+	}
+	return result, nil
+}
+
+func compareOp(op string, l, r Value) (bool, error) {
+	switch op {
+	case "==":
+		return equal(l, r), nil
+	case "!=":
+		return !equal(l, r), nil
+	case "in":
+		return contains(r, l)
+	case "not in":
+		ok, err := contains(r, l)
+		return !ok, err
+	}
+	return ordered(op, l, r)
+}
+
+func (x *binaryExpr) eval(f *frame) (Value, error) {
+	l, err := x.l.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	r, err := x.r.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	return binary(f.rt, x.op, l, r)
+}
+
+func binary(rt *runtime, op string, l, r Value) (Value, error) {
+	for _, v := range [...]Value{l, r} {
+		if u, ok := v.(*undefined); ok && !(op == "%" && isString(l)) {
+			return nil, u.err()
+		}
+	}
+	if isNumber(l) && isNumber(r) {
+		return arith(op, l, r)
+	}
+	switch op {
+	case "+":
+		return add(rt, l, r)
+	case "*":
+		if n, ok := asInt(r); ok {
+			return repeat(rt, l, n)
+		}
+		if n, ok := asInt(l); ok {
+			return repeat(rt, r, n)
+		}
+	case "%":
+		if isString(l) {
+			return format(rt, l, r)
+		}
+	}
+	return nil, typeError("unsupported operand type(s) for %s: '%s' and '%s'", op, typeName(l), typeName(r))
+}
+
+func isString(v Value) bool {
+	_, ok := text(v)
+	return ok
+}
+
+func add(rt *runtime, l, r Value) (Value, error) {
+	switch a := l.(type) {
+	case string:
+		switch b := r.(type) {
+		case string:
+			return a + b, rt.room(len(a) + len(b))
+		case markup:
+			return markup(escapeHTML(a)) + b, rt.room(5*len(a) + len(b))
+		}
+	case markup:
+		if b, ok := r.(markup); ok {
+			return a + b, rt.room(len(a) + len(b))
+		}
+		if b, ok := r.(string); ok {
+			return a + markup(escapeHTML(b)), rt.room(len(a) + 5*len(b))
+		}
+	case *List:
+		if b, ok := r.(*List); ok {
+			return &List{append(append(make([]Value, 0, len(a.Items)+len(b.Items)), a.Items...), b.Items...)},
+				rt.room(16 * (len(a.Items) + len(b.Items)))
+		}
+	case *Tuple:
+		if b, ok := r.(*Tuple); ok {
+			return &Tuple{append(append(make([]Value, 0, len(a.Items)+len(b.Items)), a.Items...), b.Items...)},
+				rt.room(16 * (len(a.Items) + len(b.Items)))
+		}
+	}
+	return nil, typeError("unsupported operand type(s) for +: '%s' and '%s'", typeName(l), typeName(r))
+}
+
+func repeat(rt *runtime, v Value, n int64) (Value, error) {
+	n = max(n, 0)
+	size := 0
+	switch v := v.(type) {
+	case string:
+		size = len(v)
+	case markup:
+		size = len(v)
+	case *List:
+		size = 16 * len(v.Items)
+	case *Tuple:
+		size = 16 * len(v.Items)
+	default:
+		return nil, typeError("can't multiply sequence by non-int of type '%s'", typeName(v))
+	}
+	if size == 0 {
+		n = 0
+	}
+	if err := rt.roomTimes(size, n); err != nil {
+		return nil, err
+	}
+	many := func(list []Value) []Value {
+		out := make([]Value, 0, len(list)*int(n))
+		for range n {
+			out = append(out, list...)
+		}
+		return out
+	}
+	switch v := v.(type) {
+	case markup:
+		return markup(strings.Repeat(string(v), int(n))), nil
+	case *List:
+		return &List{many(v.Items)}, nil
+	case *Tuple:
+		return &Tuple{many(v.Items)}, nil
+	}
+	s, _ := text(v)
+	return strings.Repeat(s, int(n)), nil
+}
+
+// args are the evaluated arguments of a call.
+type args struct {
+	pos   []Value
+	named []namedArg
+}
+
+type namedArg struct {
+	name  string
+	value Value
+}
+
+func (c *callArgs) eval(f *frame) (args, error) {
+	var a args
+	if len(c.pos) > 0 {
+		var err error
+		if a.pos, err = evalAll(f, c.pos); err != nil {
+			return a, err
+		}
+	}
+	if c.star != nil {
+		v, err := c.star.eval(f)
+		if err != nil {
+			return a, err
+		}
+		list, err := items(v)
+		if err != nil {
+			return a, err
+		}
+		a.pos = append(a.pos, list...)
+	}
+	for i, name := range c.names {
+		v, err := c.named[i].eval(f)
+		if err != nil {
+			return a, err
+		}
+		a.named = append(a.named, namedArg{name, v})
+	}
+	if c.starStar != nil {
+		v, err := c.starStar.eval(f)
+		if err != nil {
+			return a, err
+		}
+		d, ok := v.(*Dict)
+		if !ok {
+			return a, typeError("argument after ** must be a mapping, not %s", typeName(v))
+		}
+		for i, k := range d.keys {
+			name, ok := k.(string)
+			if !ok {
+				return a, typeError("keywords must be strings")
+			}
+			for _, n := range a.named {
+				if n.name == name {
+					return a, typeError("got multiple values for keyword argument '%s'", name)
+				}
+			}
+			a.named = append(a.named, namedArg{name, d.values[i]})
+		}
+	}
+	return a, nil
+}
+
+// bind matches arguments to parameter names; what was not passed is missing.
+// The first n must be passed.
+func (a args) bind(n int, names ...string) ([]Value, error) {
+	out := make([]Value, len(names))
+	for i := range out {
+		out[i] = missing{}
+	}
+	if len(a.pos) > len(names) {
+		return nil, typeError("takes at most %d arguments (%d given)", len(names), len(a.pos))
+	}
+	copy(out, a.pos)
+	for _, arg := range a.named {
+		found := false
+		for i, name := range names {
+			if name != arg.name {
+				continue
+			}
+			if out[i] != Value(missing{}) {
+				return nil, typeError("got multiple values for argument '%s'", name)
+			}
+			out[i], found = arg.value, true
+		}
+		if !found {
+			return nil, typeError("got an unexpected keyword argument '%s'", arg.name)
+		}
+	}
+	for i := range n {
+		if out[i] == Value(missing{}) {
+			return nil, typeError("missing a required argument: '%s'", names[i])
+		}
+	}
+	return out, nil
+}
+
+// or returns a bound argument or its default.
+func or(v, fallback Value) Value {
+	if v == Value(missing{}) {
+		return fallback
+	}
+	return v
+}
+
+func (x *filterExpr) eval(f *frame) (Value, error) {
+	in, err := x.x.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	return x.apply(f, in)
+}
+
+func (x *filterExpr) apply(f *frame, in Value) (Value, error) {
+	if err := f.rt.step(); err != nil {
+		return nil, err
+	}
+	a, err := x.args.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	if x.fn == nil {
+		return nil, fmt.Errorf("no filter named '%s'", x.name)
+	}
+	return x.fn(f.rt, in, a)
+}
+
+func (x *testExpr) eval(f *frame) (Value, error) {
+	in, err := x.x.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	a, err := x.args.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	if x.fn == nil {
+		return nil, fmt.Errorf("no test named '%s'", x.name)
+	}
+	return x.fn(f.rt, in, a)
+}
+
+func (x *callExpr) eval(f *frame) (Value, error) {
+	fn, err := x.fn.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	a, err := x.args.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	if x.caller != nil {
+		a.named = append(a.named, namedArg{"caller", &macroValue{x.caller, f}})
+	}
+	return call(f.rt, fn, a)
+}
+
+func call(rt *runtime, fn Value, a args) (Value, error) {
+	if err := rt.step(); err != nil {
+		return nil, err
+	}
+	switch fn := fn.(type) {
+	case *function:
+		return fn.call(rt, a)
+	case *macroValue:
+		return fn.call(rt, a)
+	case *loopValue:
+		return fn.recurse(rt, a)
+	case *cyclerValue:
+		return nil, typeError("'Cycler' object is not callable")
+	case *undefined:
+		return nil, fn.err()
+	}
+	return nil, typeError("'%s' object is not callable", typeName(fn))
+}

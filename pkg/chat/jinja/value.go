@@ -1,0 +1,332 @@
+package jinja
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+)
+
+// Value is a value of a template: nil (None), bool, int64, *big.Int (beyond
+// int64), float64, string, *List, *Tuple, *Dict, and the engine's own kinds.
+type Value any
+
+type (
+	// List is a Python list.
+	List struct{ Items []Value }
+	// Tuple is a Python tuple.
+	Tuple struct{ Items []Value }
+	// markup is a string that counts as escaped already.
+	markup string
+	// undefined is a value that was asked for and is not there. Using it for
+	// anything but printing, testing and looping is the error it carries.
+	undefined struct{ why string }
+	// missing is the state of a variable that has no value.
+	missing struct{}
+	// generator is what lazy filters give: it can be read once.
+	generator struct{ items []Value }
+	// dictView is what items(), keys() and values() give.
+	dictView struct {
+		dict *Dict
+		kind string
+	}
+	rangeValue struct{ start, stop, step int64 }
+	// namespace is the one object whose attributes a template can set.
+	namespace struct{ attrs *Dict }
+	// function is something to call.
+	function struct {
+		name string
+		call func(rt *runtime, args args) (Value, error)
+	}
+)
+
+// Dict is a Python dict: it keeps the order in which keys came.
+type Dict struct {
+	keys   []Value
+	values []Value
+	index  map[string]int // of string keys, once there are many
+}
+
+const indexFrom = 9
+
+// NewDict returns an empty dict with room for n entries.
+func NewDict(n int) *Dict { return &Dict{keys: make([]Value, 0, n), values: make([]Value, 0, n)} }
+
+// Len returns the number of entries.
+func (d *Dict) Len() int { return len(d.keys) }
+
+// Get returns the value of a string key.
+func (d *Dict) Get(key string) (Value, bool) {
+	if i := d.find(key); i >= 0 {
+		return d.values[i], true
+	}
+	return nil, false
+}
+
+// Set sets the value of a string key; a key that is there keeps its place.
+func (d *Dict) Set(key string, v Value) { d.set(key, v) }
+
+func (d *Dict) set(key, v Value) {
+	if m, ok := key.(markup); ok {
+		key = string(m)
+	}
+	var i int
+	if s, ok := key.(string); ok {
+		i = d.find(s)
+	} else {
+		i = d.findAny(key)
+	}
+	if i >= 0 {
+		d.values[i] = v
+		return
+	}
+	d.keys, d.values = append(d.keys, key), append(d.values, v)
+	if s, ok := key.(string); ok && d.index != nil {
+		d.index[s] = len(d.keys) - 1
+	} else if d.index == nil && len(d.keys) >= indexFrom {
+		d.index = make(map[string]int, 2*len(d.keys))
+		for i, k := range d.keys {
+			if s, ok := k.(string); ok {
+				d.index[s] = i
+			}
+		}
+	}
+}
+
+func (d *Dict) find(key string) int {
+	if d.index != nil {
+		if i, ok := d.index[key]; ok {
+			return i
+		}
+		return -1
+	}
+	for i, k := range d.keys {
+		if s, ok := k.(string); ok && s == key {
+			return i
+		}
+	}
+	return -1
+}
+
+func (d *Dict) findAny(key Value) int {
+	return slices.IndexFunc(d.keys, func(k Value) bool { return equal(k, key) })
+}
+
+// lookup finds any hashable key.
+func (d *Dict) lookup(key Value) (Value, bool, error) {
+	i := -1
+	switch k := key.(type) {
+	case string:
+		i = d.find(k)
+	case markup:
+		i = d.find(string(k))
+	default:
+		if !hashable(key) {
+			return nil, false, typeError("unhashable type: '%s'", typeName(key))
+		}
+		i = d.findAny(key)
+	}
+	if i < 0 {
+		return nil, false, nil
+	}
+	return d.values[i], true, nil
+}
+
+func hashable(v Value) bool {
+	switch v := v.(type) {
+	case *List, *Dict:
+		return false
+	case *Tuple:
+		return !slices.ContainsFunc(v.Items, func(x Value) bool { return !hashable(x) })
+	}
+	return true
+}
+
+func isUndefined(v Value) bool {
+	_, ok := v.(*undefined)
+	return ok
+}
+
+// normInt is the smallest form of an integer.
+func normInt(b *big.Int) Value {
+	if b.IsInt64() {
+		return b.Int64()
+	}
+	return b
+}
+
+// typeName is what Python calls the type of a value.
+func typeName(v Value) string {
+	switch v := v.(type) {
+	case nil:
+		return "NoneType"
+	case bool:
+		return "bool"
+	case int64, *big.Int:
+		return "int"
+	case float64:
+		return "float"
+	case string:
+		return "str"
+	case markup:
+		return "Markup"
+	case *List:
+		return "list"
+	case *Tuple:
+		return "tuple"
+	case *Dict:
+		return "dict"
+	case *undefined:
+		return "Undefined"
+	case *generator:
+		return "generator"
+	case *dictView:
+		return "dict_" + v.kind
+	case *rangeValue:
+		return "range"
+	case *namespace:
+		return "Namespace"
+	case *macroValue:
+		return "Macro"
+	case *loopValue:
+		return "LoopContext"
+	case *cyclerValue:
+		return "Cycler"
+	}
+	return "function"
+}
+
+// truth is Python's bool().
+func truth(v Value) bool {
+	switch v := v.(type) {
+	case nil, *undefined:
+		return false
+	case bool:
+		return v
+	case int64:
+		return v != 0
+	case float64:
+		return v != 0
+	case string:
+		return v != ""
+	case markup:
+		return v != ""
+	case *List:
+		return len(v.Items) > 0
+	case *Tuple:
+		return len(v.Items) > 0
+	case *Dict:
+		return v.Len() > 0
+	case *dictView:
+		return v.dict.Len() > 0
+	case *rangeValue:
+		return v.len() > 0
+	}
+	return true // a big integer is never zero
+}
+
+func (r *rangeValue) len() int64 {
+	switch {
+	case r.step > 0 && r.start < r.stop:
+		return (r.stop-r.start-1)/r.step + 1
+	case r.step < 0 && r.start > r.stop:
+		return (r.start-r.stop-1)/-r.step + 1
+	}
+	return 0
+}
+
+// items returns what Python iterates over. The slice must not be changed.
+func items(v Value) ([]Value, error) {
+	switch v := v.(type) {
+	case *List:
+		return v.Items, nil
+	case *Tuple:
+		return v.Items, nil
+	case *Dict:
+		return v.keys, nil
+	case *undefined:
+		return nil, nil
+	case string:
+		return chars(v), nil
+	case markup:
+		return chars(string(v)), nil
+	case *dictView:
+		return v.items(), nil
+	case *generator:
+		all := v.items
+		v.items = nil
+		return all, nil
+	case *rangeValue:
+		out := make([]Value, 0, v.len())
+		for i, n := v.start, v.len(); n > 0; n-- {
+			out = append(out, i)
+			i += v.step
+		}
+		return out, nil
+	case *loopValue:
+		return nil, typeError("iterating over loop is not supported")
+	}
+	return nil, typeError("'%s' object is not iterable", typeName(v))
+}
+
+func chars(s string) []Value {
+	out := make([]Value, 0, len(s))
+	for _, r := range s {
+		out = append(out, string(r))
+	}
+	return out
+}
+
+func (v *dictView) items() []Value {
+	switch v.kind {
+	case "keys":
+		return v.dict.keys
+	case "values":
+		return v.dict.values
+	}
+	out := make([]Value, v.dict.Len())
+	for i := range out {
+		out[i] = &Tuple{[]Value{v.dict.keys[i], v.dict.values[i]}}
+	}
+	return out
+}
+
+// text returns the string that a value is, if it is one.
+func text(v Value) (string, bool) {
+	switch v := v.(type) {
+	case string:
+		return v, true
+	case markup:
+		return string(v), true
+	}
+	return "", false
+}
+
+func typeError(format string, args ...any) error {
+	return fmt.Errorf("TypeError: "+format, args...)
+}
+
+func valueError(format string, args ...any) error {
+	return fmt.Errorf("ValueError: "+format, args...)
+}
+
+func (u *undefined) err() error { return fmt.Errorf("UndefinedError: %s", u.why) }
+
+// asInt returns an integer that fits in an int64, as an index must.
+func asInt(v Value) (int64, bool) {
+	switch v := v.(type) {
+	case bool:
+		if v {
+			return 1, true
+		}
+		return 0, true
+	case int64:
+		return v, true
+	case *big.Int:
+		if v.Sign() < 0 {
+			return math.MinInt64, true
+		}
+		return math.MaxInt64, true
+	}
+	return 0, false
+}

@@ -1,0 +1,145 @@
+package chat
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sheaf-rl/sheaf/pkg/chat/jinja"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// RenderOptions say how a conversation is rendered.
+type RenderOptions struct {
+	// Tools are the tool definitions, as the request carries them.
+	Tools []json.RawMessage
+	// AddGenerationPrompt ends the text with the opening of a reply.
+	AddGenerationPrompt bool
+	// Kwargs are further variables of the template (chat_template_kwargs).
+	Kwargs map[string]json.RawMessage
+	// Now is the time templates see that print it; the default is the current time.
+	Now time.Time
+}
+
+// Render renders a conversation with the model's chat template, after the same
+// normalisation that the engine does.
+func (m *Model) Render(messages []rollout.Message, opt RenderOptions) (string, error) {
+	return m.render(nil, messages, opt)
+}
+
+// EncodeChat renders a conversation and encodes the text. The template writes its
+// special tokens itself, so none are added.
+func (m *Model) EncodeChat(messages []rollout.Message, opt RenderOptions) ([]int32, error) {
+	text, err := m.Render(messages, opt)
+	if err != nil {
+		return nil, err
+	}
+	return m.tokenizer.Encode(text, false), nil
+}
+
+// render renders with a given template, or the model's own if that is nil.
+func (m *Model) render(t *jinja.Template, messages []rollout.Message, opt RenderOptions) (string, error) {
+	if t == nil {
+		t = m.template(len(opt.Tools) > 0)
+	}
+	if t == nil {
+		return "", ErrNoTemplate
+	}
+	list := &jinja.List{Items: make([]jinja.Value, len(messages))}
+	for i, message := range messages {
+		v, err := normalised(message)
+		if err != nil {
+			return "", fmt.Errorf("message %d: %w", i, err)
+		}
+		list.Items[i] = v
+	}
+	vars, err := m.variables(list, opt)
+	if err != nil {
+		return "", err
+	}
+	return t.Render(vars, jinja.Options{Now: opt.Now})
+}
+
+// template returns the template to use; a model may have one of its own for tools.
+func (m *Model) template(tools bool) *jinja.Template {
+	if t := m.templates["tool_use"]; t != nil && tools {
+		return t
+	}
+	return m.templates["default"]
+}
+
+// variables are what a template sees: the arguments of transformers'
+// apply_chat_template, then the keyword arguments, then the special tokens.
+func (m *Model) variables(messages jinja.Value, opt RenderOptions) (*jinja.Dict, error) {
+	vars := jinja.NewDict(8 + len(opt.Kwargs))
+	for _, s := range m.special {
+		vars.Set(s.name, s.text)
+	}
+	vars.Set("documents", nil)
+	for _, name := range slices.Sorted(maps.Keys(opt.Kwargs)) {
+		v, err := jinja.FromJSON(opt.Kwargs[name])
+		if err != nil {
+			return nil, fmt.Errorf("chat template argument %s: %w", name, err)
+		}
+		vars.Set(name, v)
+	}
+	vars.Set("messages", messages)
+	vars.Set("tools", nil)
+	if len(opt.Tools) > 0 {
+		tools := &jinja.List{Items: make([]jinja.Value, len(opt.Tools))}
+		for i, raw := range opt.Tools {
+			v, err := jinja.FromJSON(raw)
+			if err != nil {
+				return nil, fmt.Errorf("tool %d: %w", i, err)
+			}
+			tools.Items[i] = v
+		}
+		vars.Set("tools", tools)
+	}
+	vars.Set("add_generation_prompt", opt.AddGenerationPrompt)
+	return vars, nil
+}
+
+// normalised is a message as the engine hands it to the template: an assistant's
+// null content is empty, and the arguments of its tool calls are an object where
+// the client sent their JSON text.
+func normalised(message rollout.Message) (jinja.Value, error) {
+	v, err := jinja.FromJSON(message.Raw)
+	if err != nil {
+		return nil, err
+	}
+	d, ok := v.(*jinja.Dict)
+	if !ok {
+		return nil, rollout.ErrNotMessage
+	}
+	if content, ok := d.Get("content"); (ok && content == nil || !ok) && message.Role == "assistant" {
+		d.Set("content", "")
+	}
+	calls, _ := d.Get("tool_calls")
+	list, ok := calls.(*jinja.List)
+	if !ok {
+		return d, nil
+	}
+	for _, item := range list.Items {
+		call, ok := item.(*jinja.Dict)
+		if !ok {
+			continue
+		}
+		fn, _ := call.Get("function")
+		if f, ok := fn.(*jinja.Dict); ok {
+			call = f
+		}
+		text, _ := call.Get("arguments")
+		if s, ok := text.(string); ok {
+			// Text that is no object stays text: templates can print that too.
+			if arguments, err := jinja.FromJSON([]byte(s)); err == nil {
+				if _, ok := arguments.(*jinja.Dict); ok {
+					call.Set("arguments", arguments)
+				}
+			}
+		}
+	}
+	return d, nil
+}
