@@ -37,6 +37,8 @@ type Member interface {
 	// Engines returns the engine table and then each new state of it, until ctx
 	// ends. The channel holds the newest state only.
 	Engines(ctx context.Context) (<-chan []rollout.EngineEntry, error)
+	// Ended is closed once the run is finished: no more jobs will come.
+	Ended() <-chan struct{}
 	// Announce keeps the worker visible until ctx ends.
 	Announce(ctx context.Context, slots int) error
 }

@@ -28,7 +28,7 @@ const (
 type LedgerEntry struct {
 	Kind EntryKind
 	// Nonce tells two writers' entries apart when an append's answer was lost.
-	Nonce string
+	Nonce    string
 	State    RunState
 	Plan     *Plan
 	Manifest *Manifest

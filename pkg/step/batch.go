@@ -194,9 +194,3 @@ func versionNumber(text string) uint64 {
 	}
 	return UnnumberedVersion
 }
-
-// parseVersion reads a decimal weight version; ok is false for any other text.
-func parseVersion(text string) (n uint64, ok bool) {
-	n, err := strconv.ParseUint(text, 10, 64)
-	return n, err == nil
-}

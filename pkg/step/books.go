@@ -12,9 +12,51 @@ type Ledger struct {
 	Outcomes     map[string]int `json:"outcomes"`
 	Failures     map[string]int `json:"failures"`
 	Dispositions map[string]int `json:"dispositions"`
-	// Generations counts engine calls by fate.
+	// Generations counts engine calls by fate, waste included.
 	Generations map[string]int `json:"generations"`
-	Books       Books          `json:"books"`
+	// Counters sum over the same calls.
+	Counters Counters `json:"counters"`
+	Books    Books    `json:"books"`
+}
+
+// Counters are sums of what the engines reported. A sum is null when no call
+// reported it.
+type Counters struct {
+	Completion *int64 `json:"completion"`
+	Prompt     *int64 `json:"prompt"`
+	Cached     *int64 `json:"cached"`
+	Verify     *int64 `json:"verify"`
+	Correct    *int64 `json:"correct"`
+	Proposed   *int64 `json:"proposed"`
+}
+
+func (c *Counters) add(meta *rollout.EngineMeta) {
+	addPresent(&c.Completion, meta.CompletionTokens)
+	addPresent(&c.Prompt, meta.PromptTokens)
+	addPresent(&c.Cached, meta.CachedTokens)
+	addPresent(&c.Verify, meta.Spec.Verify)
+	addPresent(&c.Correct, meta.Spec.Correct)
+	addPresent(&c.Proposed, meta.Spec.Proposed)
+}
+
+func (c *Counters) merge(o *Counters) {
+	addPresent(&c.Completion, o.Completion)
+	addPresent(&c.Prompt, o.Prompt)
+	addPresent(&c.Cached, o.Cached)
+	addPresent(&c.Verify, o.Verify)
+	addPresent(&c.Correct, o.Correct)
+	addPresent(&c.Proposed, o.Proposed)
+}
+
+// addPresent adds x, if there, to a total that begins to exist with it.
+func addPresent(total **int64, x *int64) {
+	switch {
+	case x == nil:
+	case *total == nil:
+		*total = rollout.Ptr(*x)
+	default:
+		**total += *x
+	}
 }
 
 // Books account for the step's completion tokens:
@@ -32,7 +74,7 @@ type Books struct {
 	Surplus   int64            `json:"surplus"`
 	Recycled  int64            `json:"recycled"`
 	Discarded map[string]int64 `json:"discarded"`
-	// Unaccounted must be 0. It is not when more tokens were trained than their
+	// Unaccounted must be 0. It is not when more tokens are trained on than the
 	// generations reported, or when an episode has no verdict.
 	Unaccounted int64 `json:"unaccounted"`
 	// Probe tokens were generated outside any episode. EngineUnclaimed is what the
@@ -51,70 +93,47 @@ func (b Books) discarded() int64 {
 	return n
 }
 
-// books posts every generation to the disposition of its episode.
-func (v *view) books(w Window) Books {
-	b := Books{Discarded: map[string]int64{}, Probe: w.ProbeTokens}
-	var kept int64
-	for i := range v.groups {
-		g := &v.groups[i]
-		for j := range g.Episodes {
-			tokens := completionTokens(g.Episodes[j].Generations)
-			b.Generated += tokens
-			switch d := g.Dispositions[j]; d.Verdict {
-			case rollout.Accepted:
-				kept += tokens
-			case rollout.Filtered:
-				b.Filtered += tokens
-			case rollout.Surplus:
-				b.Surplus += tokens
-			case rollout.Recycled:
-				b.Recycled += tokens
-			case rollout.Discarded:
-				b.Discarded[d.Reason] += tokens
-			}
-		}
+// ledger closes the books: it adds the waste to the tally and reads it out.
+func (v *view) ledger(w Window) Ledger {
+	v.addWaste(w)
+	t := &v.tally
+	b := Books{
+		Generated: t.tokens.generated, Filtered: t.tokens.filtered, Surplus: t.tokens.surplus, Recycled: t.tokens.recycled,
+		Discarded: t.tokens.discarded, Probe: w.ProbeTokens,
 	}
-	for i := range v.samples {
-		b.Trained += v.trained(i)
+	if b.Discarded == nil {
+		b.Discarded = map[string]int64{}
 	}
-	b.Masked = max(kept-b.Trained, 0)
-	for reason, tokens := range v.waste(w) {
-		b.Generated += tokens
-		b.Discarded[reason] += tokens
+	for i := range v.rows {
+		b.Trained += v.rows[i].trained()
 	}
+	b.Masked = max(t.tokens.accepted-b.Trained, 0)
 	b.Unaccounted = b.Generated - b.Trained - b.Masked - b.Filtered - b.Surplus - b.Recycled - b.discarded()
 	if w.EngineTokens != nil {
 		b.EngineUnclaimed = rollout.Ptr(*w.EngineTokens - b.Generated - b.Probe)
 	}
-	return b
-}
-
-// completionTokens sums over the records, each id once.
-func completionTokens(records []rollout.GenerationRecord) int64 {
-	var n int64
-	records = unique(records)
-	for i := range records {
-		n += records[i].Completion()
+	return Ledger{
+		Groups: len(v.groups), Episodes: t.episodes,
+		Outcomes: texts(&t.outcomes), Failures: texts(&t.failures), Dispositions: dispositions(&t.verdicts),
+		Generations: texts(&t.fates), Counters: t.counters, Books: b,
 	}
-	return n
 }
 
-// waste sums the wasted tokens by reason. The subject that carries waste delivers
-// at least once, and a fenced attempt may have been accepted after all: an id
-// that was seen already is not counted again.
-func (v *view) waste(w Window) map[string]int64 {
+// addWaste counts the wasted calls. The subject that carries waste delivers at
+// least once, and a fenced attempt may have been accepted after all: an id that
+// was seen already is left out.
+func (v *view) addWaste(w Window) {
 	if len(w.Waste) == 0 {
-		return nil
+		return
 	}
 	seen := map[string]bool{}
 	for i := range v.groups {
 		for j := range v.groups[i].Episodes {
-			for _, g := range v.groups[i].Episodes[j].Generations {
-				seen[g.ID] = true
+			for k := range v.groups[i].Episodes[j].Generations {
+				seen[v.groups[i].Episodes[j].Generations[k].ID] = true
 			}
 		}
 	}
-	tokens := map[string]int64{}
 	for _, waste := range w.Waste {
 		for i := range waste.Generations {
 			g := &waste.Generations[i]
@@ -122,43 +141,25 @@ func (v *view) waste(w Window) map[string]int64 {
 				continue
 			}
 			seen[g.ID] = true
-			tokens[waste.Reason] += g.Completion()
+			v.tally.call(g)
+			v.tally.tokens.post(rollout.Disposition{Verdict: rollout.Discarded, Reason: waste.Reason}, g.Completion())
 		}
 	}
-	return tokens
 }
 
-// ledger counts groups, episodes and calls.
-func (v *view) ledger(books Books) Ledger {
-	l := Ledger{
-		Groups: len(v.groups), Books: books,
-		Outcomes: map[string]int{}, Failures: map[string]int{},
-		Dispositions: map[string]int{}, Generations: map[string]int{},
+// texts returns the counts with their keys as plain text.
+func texts[K ~string](c *counter[K]) map[string]int {
+	out := map[string]int{}
+	for key, n := range c.all() {
+		out[string(key)] = n
 	}
-	outcomes, fates, verdicts := map[rollout.Outcome]int{}, map[rollout.Fate]int{}, map[rollout.Disposition]int{}
-	for i := range v.groups {
-		g := &v.groups[i]
-		l.Episodes += len(g.Episodes)
-		for j := range g.Episodes {
-			e := &g.Episodes[j]
-			outcomes[e.Outcome]++
-			verdicts[g.Dispositions[j]]++
-			if e.Failure != nil {
-				l.Failures[e.Failure.Key()]++
-			}
-			for k := range e.Generations {
-				fates[e.Generations[k].Fate]++
-			}
-		}
+	return out
+}
+
+func dispositions(c *counter[rollout.Disposition]) map[string]int {
+	out := map[string]int{}
+	for d, n := range c.all() {
+		out[d.String()] = n
 	}
-	for outcome, n := range outcomes {
-		l.Outcomes[string(outcome)] = n
-	}
-	for fate, n := range fates {
-		l.Generations[string(fate)] = n
-	}
-	for d, n := range verdicts {
-		l.Dispositions[d.String()] = n
-	}
-	return l
+	return out
 }

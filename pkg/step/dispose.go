@@ -1,9 +1,6 @@
 package step
 
 import (
-	"cmp"
-	"math"
-	"slices"
 	"strconv"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
@@ -42,7 +39,7 @@ const zeroStd = 1e-8
 //
 // The groups given are not changed.
 func Dispose(cfg Config, groups []rollout.Group) []rollout.Group {
-	out := sorted(groups)
+	out := ordered(groups)
 	accepted := 0
 	for i := range out {
 		g := &out[i]
@@ -71,26 +68,6 @@ func Dispose(cfg Config, groups []rollout.Group) []rollout.Group {
 	}
 	return out
 }
-
-// sorted returns the groups and their episodes in order of index. It copies what
-// it reorders, so that the caller's slices stay as they were.
-func sorted(groups []rollout.Group) []rollout.Group {
-	out := slices.Clone(groups)
-	slices.SortStableFunc(out, compareGroups)
-	for i := range out {
-		if !slices.IsSortedFunc(out[i].Episodes, compareEpisodes) {
-			out[i].Episodes = slices.Clone(out[i].Episodes)
-			slices.SortStableFunc(out[i].Episodes, compareEpisodes)
-		}
-	}
-	return out
-}
-
-func compareGroups(a, b rollout.Group) int {
-	return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(a.Wave, b.Wave))
-}
-
-func compareEpisodes(a, b rollout.Episode) int { return cmp.Compare(a.ID.Index, b.ID.Index) }
 
 // own returns the disposition that an episode has by itself; settled is false
 // for one whose group decides.
@@ -142,25 +119,6 @@ func together(cfg Config, g *rollout.Group, rest []int, aborted bool) rollout.Di
 		}
 	}
 	return rollout.Disposition{Verdict: rollout.Accepted}
-}
-
-// mean is the arithmetic mean; NaN for no values.
-func mean(xs []float64) float64 {
-	sum := 0.0
-	for _, x := range xs {
-		sum += x
-	}
-	return sum / float64(len(xs))
-}
-
-// sampleStd is the standard deviation with n − 1 in the denominator; NaN for
-// fewer than two values.
-func sampleStd(xs []float64) float64 {
-	m, sum := mean(xs), 0.0
-	for _, x := range xs {
-		sum += (x - m) * (x - m)
-	}
-	return math.Sqrt(sum / float64(len(xs)-1))
 }
 
 // oneDecimal prints a reward rounded to one decimal, half to even, always as a

@@ -1,48 +1,120 @@
 package step
 
 import (
-	"github.com/sheaf-rl/sheaf/pkg/rollout"
+	"math"
+	"slices"
 )
 
-// Reasons for missing metrics.
+// Reasons for missing metrics that several keys share.
 const (
 	noSamples = "the step has no samples"
 	noRewards = "no sample has a reward"
+	noClock   = "the length of the step is not known"
 )
 
-// sampleMetrics sets the keys that describe the samples of the batch.
-func (v *view) sampleMetrics(m *metrics, prefix string, cfg Config) {
-	n := float64(len(v.samples))
-	effective := floats(v.effective)
-	m.stats(prefix+"response_len", effective, noSamples)
-	v.rewardMetrics(m, prefix, n)
-
-	truncated := 0.0
-	for _, s := range v.samples {
-		if s.Status() == rollout.StatusTruncated {
-			truncated++
-		}
-	}
-	m.ratio(prefix+"truncated_ratio", truncated, n, noSamples)
+// metrics collects values and the reasons for missing ones. It is the only way
+// into a report, so that no number that is not finite gets there.
+type metrics struct {
+	values  map[string]float64
+	missing map[string]string
 }
 
-// rewardMetrics sets raw_reward over the samples that have one.
-func (v *view) rewardMetrics(m *metrics, prefix string, n float64) {
-	var rewards []float64
-	for _, s := range v.samples {
-		if s.Reward != nil {
-			rewards = append(rewards, *s.Reward)
-		}
-	}
-	reason := noRewards
-	if n == 0 {
-		reason = noSamples
-	}
-	m.stats(prefix+"raw_reward", rewards, reason)
-	m.ratio(prefix+"none_reward_ratio", n-float64(len(rewards)), n, noSamples)
+func newMetrics() *metrics {
+	return &metrics{values: map[string]float64{}, missing: map[string]string{}}
 }
 
-func floats(xs []int64) []float64 {
+func (m *metrics) set(key string, x float64) {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
+		m.miss(key, "not a finite number")
+		return
+	}
+	m.values[key] = x
+}
+
+func (m *metrics) count(key string, n int) { m.set(key, float64(n)) }
+
+func (m *metrics) miss(key, reason string) { m.missing[key] = reason }
+
+// ratio sets num/den, and names the key unavailable when den is 0.
+func (m *metrics) ratio(key string, num, den float64, reason string) {
+	if den == 0 {
+		m.miss(key, reason)
+		return
+	}
+	m.set(key, num/den)
+}
+
+// average sets the mean of xs.
+func (m *metrics) average(key string, xs []float64, reason string) {
+	m.ratio(key, sum(xs), float64(len(xs)), reason)
+}
+
+// stats sets mean, median, max and min of xs under key, in double precision; the
+// median of an even number of values is the mean of the middle two.
+func (m *metrics) stats(key string, xs []float64, reason string) {
+	if len(xs) == 0 {
+		for _, name := range [...]string{"/mean", "/median", "/max", "/min"} {
+			m.miss(key+name, reason)
+		}
+		return
+	}
+	lo, hi := xs[0], xs[0]
+	for _, x := range xs {
+		lo, hi = min(lo, x), max(hi, x)
+	}
+	m.set(key+"/mean", mean(xs))
+	m.set(key+"/median", quantiles(xs, 0.5)[0])
+	m.set(key+"/max", hi)
+	m.set(key+"/min", lo)
+}
+
+// percentiles sets p50, p90 and p99 of xs under key.
+func (m *metrics) percentiles(key string, xs []float64, reason string) {
+	names := [...]string{"/p50", "/p90", "/p99"}
+	if len(xs) == 0 {
+		for _, name := range names {
+			m.miss(key+name, reason)
+		}
+		return
+	}
+	for i, q := range quantiles(xs, 0.5, 0.9, 0.99) {
+		m.set(key+names[i], q)
+	}
+}
+
+// averageAndMax sets the mean and the greatest of xs.
+func (m *metrics) averageAndMax(average, greatest string, xs []float64, reason string) {
+	m.average(average, xs, reason)
+	if len(xs) == 0 {
+		m.miss(greatest, reason)
+		return
+	}
+	m.set(greatest, slices.Max(xs))
+}
+
+func sum(xs []float64) float64 {
+	total := 0.0
+	for _, x := range xs {
+		total += x
+	}
+	return total
+}
+
+// mean is the arithmetic mean; NaN for no values.
+func mean(xs []float64) float64 { return sum(xs) / float64(len(xs)) }
+
+// sampleStd is the standard deviation with n − 1 in the denominator; NaN for
+// fewer than two values.
+func sampleStd(xs []float64) float64 {
+	m, squares := mean(xs), 0.0
+	for _, x := range xs {
+		squares += (x - m) * (x - m)
+	}
+	return math.Sqrt(squares / float64(len(xs)-1))
+}
+
+// floats converts to double precision.
+func floats[T int | int64](xs []T) []float64 {
 	out := make([]float64, len(xs))
 	for i, x := range xs {
 		out[i] = float64(x)

@@ -1,44 +1,122 @@
 package step
 
-// Reasons for missing performance keys.
-const (
-	noClock = "the length of the step is not known"
-	noGPUs  = "the number of GPUs is not known"
-)
-
-// perfMetrics sets the keys that need a clock.
-func (v *view) perfMetrics(m *metrics, cfg Config, w Window, books Books) {
+// perfMetrics sets the keys that depend on a clock.
+func (v *view) perfMetrics(m *metrics, cfg Config, w Window, generated int64) {
 	seconds := w.Seconds()
 	if seconds > 0 {
 		m.set("perf/rollout_time", seconds)
 	} else {
 		m.miss("perf/rollout_time", noClock)
 	}
-	m.ratio("perf/generated_tokens_per_sec", float64(books.Generated), seconds, noClock)
-	lengths := make([]int64, len(v.samples))
-	for i, s := range v.samples {
-		lengths[i] = int64(s.ResponseLen())
-	}
-	v.throughput(m, "", lengths, cfg.GPUs, seconds)
-	v.throughput(m, "effective_", v.effective, cfg.GPUs, seconds)
+	m.ratio("perf/generated_tokens_per_sec", float64(generated), seconds, noClock)
+
+	m.stats("perf/non_generation_time", v.column(func(r *row) (float64, bool) { return r.tools, true }), noSamples)
+	v.throughput(m, "", cfg.GPUs, seconds, func(r *row) int64 { return r.response })
+	v.throughput(m, "effective_", cfg.GPUs, seconds, func(r *row) int64 { return r.effective })
+	v.waiting(m, w, seconds)
 }
 
 // throughput sets tokens per second for one way of counting a sample's length.
-func (v *view) throughput(m *metrics, name string, lengths []int64, gpus int, seconds float64) {
+// The longest samples set the pace of a synchronous step, so their own speed is
+// set too, with and without the time that tools took of it.
+func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, length func(*row) int64) {
 	var total, longest int64
-	for _, n := range lengths {
+	for i := range v.rows {
+		n := length(&v.rows[i])
 		total += n
 		longest = max(longest, n)
 	}
 	if gpus > 0 {
 		m.ratio("perf/"+name+"tokens_per_gpu_per_sec", float64(total)/float64(gpus), seconds, noClock)
 	} else {
-		m.miss("perf/"+name+"tokens_per_gpu_per_sec", noGPUs)
+		m.miss("perf/"+name+"tokens_per_gpu_per_sec", "the number of GPUs is not known")
 	}
-	key := "perf/longest_" + name + "sample_tokens_per_sec"
-	if len(lengths) == 0 {
-		m.miss(key, noSamples)
+	key := "perf/longest_" + name + "sample"
+	if len(v.rows) == 0 {
+		m.miss(key+"_tokens_per_sec", noSamples)
 		return
 	}
-	m.ratio(key, float64(longest), seconds, noClock)
+	m.ratio(key+"_tokens_per_sec", float64(longest), seconds, noClock)
+
+	used, count, anyTools := 0.0, 0.0, false
+	for i := range v.rows {
+		r := &v.rows[i]
+		anyTools = anyTools || r.tools > 0
+		if length(r) == longest {
+			used += r.tools
+			count++
+		}
+	}
+	if !anyTools {
+		return
+	}
+	used /= count
+	m.set(key+"_non_generation_time", used)
+	// Nothing can be said of a sample that was at its tools for the whole step,
+	// or, started before it, for longer.
+	if seconds > used {
+		m.set(key+"_tokens_per_sec_without_non_generation", float64(longest)/(seconds-used))
+	} else {
+		m.miss(key+"_tokens_per_sec_without_non_generation", "the longest samples were at their tools for the whole step")
+	}
+}
+
+// waiting sets where time was lost, over all episodes and calls of the step.
+func (v *view) waiting(m *metrics, w Window, seconds float64) {
+	busy := sum(v.durations)
+	m.tail("perf/tail_ratio", v.durations, "no episode was timed")
+	switch {
+	case w.Slots <= 0:
+		m.miss("perf/slot_idle", "the number of slots is not known")
+	case seconds <= 0:
+		m.miss("perf/slot_idle", noClock)
+	default:
+		m.set("perf/slot_idle", max(0, 1-busy/(float64(w.Slots)*seconds)))
+	}
+	if w.TrainSeconds != nil && w.TrainWaitSeconds != nil {
+		m.ratio("perf/wait_time_ratio", *w.TrainWaitSeconds, *w.TrainWaitSeconds+*w.TrainSeconds, "the trainer reported no time")
+	} else {
+		m.miss("perf/wait_time_ratio", "the trainer did not report its times")
+	}
+	const unreported = "no engine reported it"
+	if len(v.queued) > 0 {
+		m.set("perf/queue_p99", quantiles(v.queued, 0.99)[0])
+	} else {
+		m.miss("perf/queue_p99", unreported)
+	}
+	m.stats("perf/request/queue_time", v.queued, unreported)
+	m.stats("perf/request/e2e_latency", v.latencies, unreported)
+}
+
+// tail sets the longest duration over the median one.
+func (m *metrics) tail(key string, durations []float64, reason string) {
+	if len(durations) == 0 {
+		m.miss(key, reason)
+		return
+	}
+	q := quantiles(durations, 0.5, 1)
+	m.set(key, q[1]/q[0])
+}
+
+// evalMetrics sets the keys of one evaluation, name being eval/<data set>.
+func (v *view) evalMetrics(m *metrics, name string, cfg Config, w Window) {
+	v.sampleMetrics(m, name+"/", cfg)
+	n := float64(len(v.rows))
+	total, scored := v.sumRewards(0, len(v.rows))
+	truncated := 0.0
+	for i := range v.rows {
+		if v.rows[i].truncated {
+			truncated++
+		}
+	}
+	m.ratio(name, total, scored, v.unscored())
+	m.ratio(name+"-none_reward_ratio", n-scored, n, noSamples)
+	m.ratio(name+"-truncated_ratio", truncated, n, noSamples)
+	v.passRate(m, name+"-pass@", cfg.SamplesPerPrompt)
+	m.set("eval/step", float64(cfg.Step))
+	if seconds := w.Seconds(); seconds > 0 {
+		m.set("eval/duration_seconds", seconds)
+	} else {
+		m.miss("eval/duration_seconds", noClock)
+	}
 }

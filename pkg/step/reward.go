@@ -3,8 +3,6 @@ package step
 import (
 	"errors"
 	"fmt"
-
-	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
 // ErrSiblings reports samples of one episode that have different rewards, which
@@ -32,55 +30,44 @@ func (e Estimator) normalizes() (center, scale bool) {
 // normalized returns one reward per sample: the raw one, or its distance from
 // the mean of its group, in which every episode has one vote however many
 // samples it yielded. An episode that nothing scored has no vote and reward 0,
-// and stays out of the loss. ends[i] is the end of group i in samples.
-func normalized(cfg Config, samples []*rollout.Sample, ends []int) ([]float64, error) {
-	rewards := make([]float64, len(samples))
-	for i, s := range samples {
-		if s.Reward != nil {
-			rewards[i] = *s.Reward
-		}
+// and stays out of the loss.
+func (v *view) normalized(cfg Config) ([]float64, error) {
+	rewards := make([]float64, len(v.rows))
+	for i := range v.rows {
+		rewards[i] = v.rows[i].reward // 0 when not scored
 	}
 	center, scale := cfg.Estimator.normalizes()
 	if !center || !cfg.Normalize {
 		return rewards, nil
 	}
 	var votes []float64
-	start := 0
-	for _, end := range ends {
+	for _, g := range v.kept {
 		votes = votes[:0]
-		for i := start; i < end; i++ {
-			s := samples[i]
-			if i > start && samples[i-1].RolloutID == s.RolloutID {
-				if !sameReward(samples[i-1].Reward, s.Reward) {
-					return nil, fmt.Errorf("normalise rewards: group %d, rollout %d: %w", s.GroupIndex, s.RolloutID, ErrSiblings)
+		for _, e := range v.episodes[g.firstEpisode:g.lastEpisode] {
+			reward, scored := v.reward(e)
+			for i := e.start; i < e.end; i++ {
+				if r := &v.rows[i]; r.scored != scored || r.reward != reward {
+					return nil, fmt.Errorf("normalise rewards: group %d, rollout %d: %w", g.group.Index, e.rolloutID, ErrSiblings)
 				}
-				continue
 			}
-			if s.Reward != nil {
-				votes = append(votes, *s.Reward)
+			if scored {
+				votes = append(votes, reward)
 			}
 		}
-		if len(votes) > 0 {
-			m, div := mean(votes), 1.0
-			if scale && cfg.StdNormalize && len(votes) > 1 {
-				if std := sampleStd(votes); std > 0 {
-					div = std + stdEpsilon
-				}
-			}
-			for i := start; i < end; i++ {
-				if samples[i].Reward != nil {
-					rewards[i] = (rewards[i] - m) / div
-				}
+		if len(votes) == 0 {
+			continue
+		}
+		m, div := mean(votes), 1.0
+		if scale && cfg.StdNormalize && len(votes) > 1 {
+			if std := sampleStd(votes); std > 0 {
+				div = std + stdEpsilon
 			}
 		}
-		start = end
+		for i := g.start; i < g.end; i++ {
+			if v.rows[i].scored {
+				rewards[i] = (rewards[i] - m) / div
+			}
+		}
 	}
 	return rewards, nil
-}
-
-func sameReward(a, b *float64) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }

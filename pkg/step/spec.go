@@ -3,80 +3,165 @@ package step
 import "github.com/sheaf-rl/sheaf/pkg/rollout"
 
 // counters sums what engines counted, each sum over the calls that reported it.
-// The ratios are formed here and nowhere else, sum over sum; averaging per-sample
-// ratios would weigh short answers like long ones.
+// Ratios are formed of them and of nothing else, sum over sum: averaging the
+// ratios of single calls would give a short answer the weight of a long one.
 type counters struct {
 	// completion and verify sum over the lengthCalls that reported a verify count.
 	completion, verify, lengthCalls int64
 	// correct and proposed sum over the rateCalls that reported both.
 	correct, proposed, rateCalls int64
-	// How the other calls came to report nothing: the engine speculates and made
-	// two tokens or more, so that it should have (unreported); the first token
-	// ended the answer, before any verify pass (noVerify); or the engine does not
-	// speculate, as far as anybody knows (notSpeculative).
-	unreported, noVerify, notSpeculative int64
-
+	// cached and prompt sum over the cacheCalls that reported both.
 	cached, prompt, cacheCalls int64
+	// Calls without a verify count, by whether they made two tokens or more: the
+	// first token comes before any verify pass.
+	silentShort, silentLong int64
 }
 
-// add counts one call. speculates is nil when nobody knows.
-func (c *counters) add(g *rollout.GenerationRecord, speculates *bool) {
-	if p := g.Meta; p.CachedTokens != nil && p.PromptTokens != nil {
-		c.cached += *p.CachedTokens
-		c.prompt += *p.PromptTokens
+// add counts one call. A verify count of 0 is none: some engine versions write
+// it when they do not speculate or have not come to it.
+func (c *counters) add(g *rollout.GenerationRecord) {
+	meta, spec := &g.Meta, &g.Meta.Spec
+	if meta.CachedTokens != nil && meta.PromptTokens != nil {
+		c.cached += *meta.CachedTokens
+		c.prompt += *meta.PromptTokens
 		c.cacheCalls++
 	}
-	spec := g.Meta.Spec
 	if spec.Correct != nil && spec.Proposed != nil {
 		c.correct += *spec.Correct
 		c.proposed += *spec.Proposed
 		c.rateCalls++
 	}
-	switch {
+	switch completion := g.Completion(); {
 	case spec.Verify != nil && *spec.Verify > 0:
-		c.completion += g.Completion()
+		c.completion += completion
 		c.verify += *spec.Verify
 		c.lengthCalls++
-	case spec.Verify != nil || speculates != nil && *speculates && g.Completion() < 2:
-		c.noVerify++
-	case speculates != nil && *speculates:
-		c.unreported++
+	case completion < 2:
+		c.silentShort++
 	default:
-		c.notSpeculative++
+		c.silentLong++
 	}
 }
 
-// specMetrics sets speculation and prefix-cache keys over the calls of the
-// accepted episodes, each call once, also when no sample kept its turn.
-func (v *view) specMetrics(m *metrics, prefix string, cfg Config) {
-	var all counters
-	for _, e := range v.episodes {
-		calls := unique(e.Generations)
-		for i := range calls {
-			g := &calls[i]
-			if g.Fate == rollout.FateFailed {
-				continue
-			}
-			var speculates *bool
-			if known, ok := cfg.Speculates[g.Engine]; ok {
-				speculates = &known
-			}
-			all.add(g, speculates)
+func (c *counters) merge(o *counters) {
+	c.completion += o.completion
+	c.verify += o.verify
+	c.lengthCalls += o.lengthCalls
+	c.correct += o.correct
+	c.proposed += o.proposed
+	c.rateCalls += o.rateCalls
+	c.cached += o.cached
+	c.prompt += o.prompt
+	c.cacheCalls += o.cacheCalls
+	c.silentShort += o.silentShort
+	c.silentLong += o.silentLong
+}
+
+// countable says that a call's counters describe work: it is none of those that
+// ended in an error before any token, and none that the scheduler refused with a
+// status, whose counts are stand-ins (hazard 35).
+func countable(g *rollout.GenerationRecord) bool {
+	if g.Meta.Finish.Type == rollout.FinishAbort && g.Meta.Finish.StatusCode != nil {
+		return false
+	}
+	return g.Fate != rollout.FateFailed || g.Completion() > 0
+}
+
+// ratios sets accept length and accept rate under the given suffix.
+func (c *counters) ratios(m *metrics, prefix, suffix string) {
+	m.ratio(prefix+"spec_accept_length"+suffix, float64(c.completion), float64(c.verify), "no call reported a verify count")
+	m.ratio(prefix+"spec_accept_rate"+suffix, float64(c.correct), float64(c.proposed), "no call reported accepted and proposed drafts")
+}
+
+// counterMetrics sets the speculation and prefix-cache keys over the calls of
+// the accepted episodes: each call once, also when several samples share its
+// turn or none kept it.
+func (v *view) counterMetrics(m *metrics, prefix string, cfg Config) {
+	all := &v.tally.all
+	all.ratios(m, prefix, "")
+	var unreported, noVerify, notSpeculative, unknown int64
+	for name, c := range v.engines.all {
+		speculates, known := cfg.Speculates[name]
+		if c.lengthCalls > 0 { // whatever was known of it before
+			speculates, known = true, true
+		}
+		switch {
+		case !known:
+			unknown += c.silentShort + c.silentLong
+		case !speculates:
+			notSpeculative += c.silentShort + c.silentLong
+		default:
+			noVerify += c.silentShort
+			unreported += c.silentLong
+		}
+		if name != "" && (speculates || c.rateCalls > 0) {
+			c.ratios(m, prefix, "/engine/"+name)
 		}
 	}
-	m.ratio(prefix+"spec_accept_length", float64(all.completion), float64(all.verify), "no call reported spec_verify_ct above 0")
-	m.ratio(prefix+"spec_accept_rate", float64(all.correct), float64(all.proposed), "no call reported accepted and proposed drafts")
+	for name, c := range v.versions.all {
+		if name != "" && c.lengthCalls+c.rateCalls > 0 {
+			c.ratios(m, prefix, "/version/"+name)
+		}
+	}
 	m.set(prefix+"spec_length_calls_reported", float64(all.lengthCalls))
 	m.set(prefix+"spec_rate_calls_reported", float64(all.rateCalls))
-	m.set(prefix+"spec_calls_unreported", float64(all.unreported))
-	m.set(prefix+"spec_calls_no_verify", float64(all.noVerify))
-	m.set(prefix+"spec_calls_not_speculative", float64(all.notSpeculative))
+	m.set(prefix+"spec_calls_unreported", float64(unreported))
+	m.set(prefix+"spec_calls_no_verify", float64(noVerify))
+	m.set(prefix+"spec_calls_not_speculative", float64(notSpeculative))
+	m.set(prefix+"spec_calls_unknown", float64(unknown))
 
-	const unreported = "no call reported cached and prompt tokens"
-	m.ratio(prefix+"prefix_cache_hit_rate", float64(all.cached), float64(all.prompt), unreported)
+	const uncounted = "no call reported cached and prompt tokens"
+	m.ratio(prefix+"prefix_cache_hit_rate", float64(all.cached), float64(all.prompt), uncounted)
+	m.set(prefix+"prefix_cache_calls_reported", float64(all.cacheCalls))
 	if all.cacheCalls == 0 {
-		m.miss(prefix+"avg_cached_tokens_per_sample", unreported)
+		m.miss(prefix+"avg_cached_tokens_per_sample", uncounted)
 	} else {
-		m.ratio(prefix+"avg_cached_tokens_per_sample", float64(all.cached), float64(len(v.samples)), noSamples)
+		m.ratio(prefix+"avg_cached_tokens_per_sample", float64(all.cached), float64(len(v.rows)), noSamples)
 	}
+}
+
+// byName keeps counters by name. It remembers the last name asked for: calls of
+// one engine or version come in runs.
+type byName struct {
+	all  map[string]*counters
+	name string
+	last *counters
+}
+
+func (b *byName) of(name string) *counters {
+	if b.last != nil && b.name == name {
+		return b.last
+	}
+	if b.all == nil {
+		b.all = map[string]*counters{}
+	}
+	if b.all[name] == nil {
+		b.all[name] = &counters{}
+	}
+	b.name, b.last = name, b.all[name]
+	return b.last
+}
+
+func (b *byName) merge(o *byName) {
+	for name, c := range o.all {
+		b.of(name).merge(c)
+	}
+}
+
+// versionOf is the one weight version of a call, "mixed" when it spans several,
+// "" when the engine reported none.
+func versionOf(meta *rollout.EngineMeta) string {
+	switch {
+	case len(meta.WeightVersions) == 0 && meta.WeightVersion == nil:
+		return ""
+	case len(meta.WeightVersions) == 0:
+		return *meta.WeightVersion
+	}
+	first := meta.WeightVersions[0].Version
+	for _, span := range meta.WeightVersions[1:] {
+		if span.Version != first {
+			return "mixed"
+		}
+	}
+	return first
 }

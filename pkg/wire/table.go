@@ -17,6 +17,8 @@ type RunTable struct {
 	Schema  int
 	Version string
 	Spec    rollout.RunSpec
+	// Ended says that the run is finished and its workers may go.
+	Ended bool
 	// Config is the effective config without secrets, for people.
 	Config json.RawMessage `json:",omitempty"`
 }

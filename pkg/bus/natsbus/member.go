@@ -43,8 +43,9 @@ type Member struct {
 	consumer jetstream.Consumer
 	blobs    jetstream.ObjectStore
 
-	beats  sync.WaitGroup
-	ctx    context.Context // of the heartbeat
+	ended  chan struct{}
+	work   sync.WaitGroup  // heartbeat and table watch
+	ctx    context.Context // of both
 	cancel context.CancelFunc
 	mu     sync.Mutex
 	leases map[*lease]struct{}
@@ -60,7 +61,7 @@ const (
 // Join finds the run, checks that controller and worker fit, and begins to keep
 // the worker's leases alive. Close ends that.
 func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
-	m := &Member{c: c, cfg: cfg, leases: map[*lease]struct{}{}}
+	m := &Member{c: c, cfg: cfg, leases: map[*lease]struct{}{}, ended: make(chan struct{})}
 	deadline := time.Now().Add(cfg.Wait)
 	for {
 		err := m.find(ctx)
@@ -80,8 +81,36 @@ func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
 		}
 	}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	m.beats.Go(m.beat)
+	watch, err := m.table.Watch(m.ctx, runKey)
+	if err != nil {
+		m.cancel()
+		return nil, classify("watch run table", err)
+	}
+	m.work.Go(m.beat)
+	m.work.Go(func() { m.watchEnd(watch) })
 	return m, nil
+}
+
+// watchEnd closes ended when the run's entry says that the run is finished.
+func (m *Member) watchEnd(watch jetstream.KeyWatcher) {
+	defer func() { _ = watch.Stop() }() // the context ends it as well
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case update, ok := <-watch.Updates():
+			if !ok {
+				return
+			}
+			if update == nil || update.Operation() != jetstream.KeyValuePut {
+				continue
+			}
+			if rt, err := wire.DecodeRunTable(update.Value()); err == nil && rt.Ended {
+				close(m.ended)
+				return
+			}
+		}
+	}
 }
 
 // find looks for the run once.
@@ -108,6 +137,9 @@ func (m *Member) find(ctx context.Context) error {
 	rt, err := wire.DecodeRunTable(entry.Value())
 	if err != nil {
 		return err
+	}
+	if rt.Ended {
+		return fmt.Errorf("%w: run %s at %s is finished", bus.ErrNoRun, run, m.c.where())
 	}
 	if rt.Version != m.cfg.Version {
 		return fmt.Errorf("run %s: %w: the controller is %s, this worker is %s: run both from one build", run, bus.ErrVersion, rt.Version, m.cfg.Version)
@@ -139,7 +171,7 @@ func (m *Member) onlyRun(ctx context.Context) (string, error) {
 	var found []string
 	names := m.c.js.KeyValueStoreNames(ctx)
 	for bucket := range names.Name() {
-		if run, ok := strings.CutPrefix(bucket, tablePrefix); ok {
+		if run, ok := strings.CutPrefix(bucket, tablePrefix); ok && !m.hasEnded(ctx, bucket) {
 			found = append(found, run)
 		}
 	}
@@ -157,11 +189,29 @@ func (m *Member) onlyRun(ctx context.Context) (string, error) {
 	}
 }
 
+// hasEnded says that a bucket's run is finished; a finished run is no candidate
+// for a worker that named none.
+func (m *Member) hasEnded(ctx context.Context, bucket string) bool {
+	table, err := m.c.js.KeyValue(ctx, bucket)
+	if err != nil {
+		return false
+	}
+	entry, err := table.Get(ctx, runKey)
+	if err != nil {
+		return false
+	}
+	rt, err := wire.DecodeRunTable(entry.Value())
+	return err == nil && rt.Ended
+}
+
 // Close stops the heartbeat of all leases.
 func (m *Member) Close() {
 	m.cancel()
-	m.beats.Wait()
+	m.work.Wait()
 }
+
+// Ended is closed once the run is finished.
+func (m *Member) Ended() <-chan struct{} { return m.ended }
 
 // beat extends all live leases from one ticker.
 func (m *Member) beat() {

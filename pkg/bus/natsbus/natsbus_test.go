@@ -196,8 +196,10 @@ func TestLifeOfAWave(t *testing.T) {
 	}
 	must(t, r.Close(ctx))
 
+	<-m.Ended()
+
 	again := b.open()
-	if s := again.State(); !s.Closed || s.NextStep != 1 || s.NextGroup != 3 || s.Trimmed != 1 {
+	if s := again.State(); s.Closed || s.NextStep != 1 || s.NextGroup != 3 || s.Trimmed != 1 {
 		t.Errorf("state after reopening %+v", s)
 	}
 }
@@ -289,7 +291,9 @@ func TestStaleControllerIsFenced(t *testing.T) {
 		name string
 		do   func() error
 	}{
-		{"plan", func() error { return stale.Plan(ctx, rollout.Plan{Wave: 1, FirstGroup: 1, FirstPosition: 1, Groups: 1}) }},
+		{"plan", func() error {
+			return stale.Plan(ctx, rollout.Plan{Wave: 1, FirstGroup: 1, FirstPosition: 1, Groups: 1})
+		}},
 		{"submit", func() error { return stale.Submit(ctx, jobs(0, 1, 1)) }},
 		{"commit", func() error { return stale.Commit(ctx, rollout.Manifest{}) }},
 		{"trim", func() error { return stale.Trim(ctx, 1) }},

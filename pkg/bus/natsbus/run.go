@@ -39,6 +39,8 @@ type Run struct {
 	table   jetstream.KeyValue
 	blobs   jetstream.ObjectStore
 
+	entry wire.RunTable // the run's own row in the table
+
 	// mu keeps ledger appends one at a time and guards what follows.
 	mu       sync.Mutex
 	state    rollout.RunState
@@ -83,22 +85,38 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	state.Epoch++
 	state.Fingerprint = cfg.Fingerprint
-	if !state.Closed {
-		if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryOpen, State: state}); err != nil {
-			return nil, err
-		}
-		if err := r.refreshFences(ctx); err != nil {
-			return nil, err
-		}
+	state.Closed = false // a finished run may be given more steps
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryOpen, State: state}); err != nil {
+		return nil, err
 	}
-	table, err := wire.EncodeTable(wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config})
+	if err := r.refreshFences(ctx); err != nil {
+		return nil, err
+	}
+	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
+	return r, r.putEntry(ctx)
+}
+
+// DeleteRun removes all of a run from the bus. A run that is not there is no
+// error.
+func DeleteRun(ctx context.Context, c *Conn, run string) error {
+	n, err := namesOf(run)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := r.put(ctx, runKey, table); err != nil {
-		return nil, err
+	for _, stream := range []string{n.jobs(), n.results(), n.ledger(), "KV_" + n.table(), "OBJ_" + n.blobs()} {
+		if err := c.js.DeleteStream(ctx, stream); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return classify("delete "+stream, err)
+		}
 	}
-	return r, nil
+	return nil
+}
+
+func (r *Run) putEntry(ctx context.Context) error {
+	data, err := wire.EncodeTable(r.entry)
+	if err != nil {
+		return err
+	}
+	return r.put(ctx, runKey, data)
 }
 
 func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
@@ -345,13 +363,17 @@ func (r *Run) Commit(ctx context.Context, m rollout.Manifest) error {
 	return r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m})
 }
 
-// Close appends the end of the run.
+// Close appends the end of the run and tells the workers.
 func (r *Run) Close(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	state := r.state
 	state.Closed = true
-	return r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryClosed, State: state})
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryClosed, State: state}); err != nil {
+		return err
+	}
+	r.entry.Ended = true
+	return r.putEntry(ctx)
 }
 
 // Trim removes the results and jobs of all waves below the given one. It may be

@@ -1,0 +1,113 @@
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sheaf-rl/sheaf/pkg/bus"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// follow puts the head of every stored result into the inbox until ctx ends.
+func (c *Controller) follow(ctx context.Context) error {
+	err := c.Config.Run.Follow(ctx, func(r bus.Receipt) error {
+		select {
+		case c.inbox <- r:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
+		return nil
+	}
+	return err
+}
+
+// take notes a receipt. The first one of an episode counts.
+func (c *Controller) take(r bus.Receipt, trimmed int64) {
+	if _, known := c.receipts[r.Episode]; known || r.Episode.Wave < trimmed {
+		return
+	}
+	c.receipts[r.Episode] = r
+	c.Observer.EpisodeStored(r)
+}
+
+// collect waits until every episode of the plan has a stored result. It returns
+// their receipts in order of group and episode.
+func (c *Controller) collect(ctx context.Context, p rollout.Plan, jobs []rollout.Job) ([]bus.Receipt, error) {
+	trimmed := c.Config.Run.State().Trimmed
+	want := p.Groups * p.Episodes
+	have := make([]bus.Receipt, 0, want)
+	for id, r := range c.receipts { // of an earlier step, or stored before a restart
+		if id.Wave == p.Wave {
+			have = append(have, r)
+		}
+	}
+	last := time.Now()
+	patience := time.NewTimer(c.Patience)
+	defer patience.Stop()
+	for len(have) < want {
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case r := <-c.inbox:
+			before := len(c.receipts)
+			c.take(r, trimmed)
+			if len(c.receipts) > before && r.Episode.Wave == p.Wave {
+				have = append(have, r)
+			}
+			last = time.Now()
+			patience.Reset(c.Patience)
+		case <-patience.C:
+			if err := c.wait(ctx, p, jobs, want-len(have), time.Since(last)); err != nil {
+				return nil, err
+			}
+			patience.Reset(c.Patience)
+		}
+	}
+	slices.SortFunc(have, func(a, b bus.Receipt) int {
+		return cmp.Or(cmp.Compare(a.Episode.Group, b.Episode.Group), cmp.Compare(a.Episode.Index, b.Episode.Index))
+	})
+	return have, nil
+}
+
+// wait says what the step waits for, makes sure that its jobs are still queued,
+// and ends it at the stall limit.
+func (c *Controller) wait(ctx context.Context, p rollout.Plan, jobs []rollout.Job, missing int, idle time.Duration) error {
+	workers, err := c.Config.Run.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	on := fmt.Sprintf("%d of %d episodes of step %d; %d workers; nothing stored for %s",
+		missing, p.Groups*p.Episodes, p.Step, workers, idle.Round(time.Second))
+	if workers == 0 {
+		on += "; start one with: worker --nats URL"
+	}
+	c.Observer.Waiting(on)
+	if idle >= c.StallLimit {
+		return fmt.Errorf("%w: waited for %s; the run can be resumed", ErrStalled, on)
+	}
+	return c.Config.Run.Submit(ctx, jobs)
+}
+
+// load reads the results and lays them out in groups.
+func (c *Controller) load(ctx context.Context, p rollout.Plan, jobs []rollout.Job, receipts []bus.Receipt) ([]rollout.Group, error) {
+	groups := make([]rollout.Group, len(jobs))
+	for i, j := range jobs {
+		groups[i] = rollout.Group{Wave: p.Wave, Index: j.Group, Want: p.Episodes, Prompt: j.Prompt, Episodes: make([]rollout.Episode, p.Episodes)}
+	}
+	err := c.Config.Run.Load(ctx, receipts, func(_ bus.Receipt, e *rollout.Episode) error {
+		g := e.ID.Group - p.FirstGroup
+		if g < 0 || g >= int64(len(groups)) || e.ID.Index < 0 || e.ID.Index >= p.Episodes {
+			return fmt.Errorf("result of episode %+v is not of wave %d", e.ID, p.Wave)
+		}
+		groups[g].Episodes[e.ID.Index] = *e
+		return nil
+	})
+	return groups, err
+}

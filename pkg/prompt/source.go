@@ -1,0 +1,243 @@
+package prompt
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// Options say how to read a file and in which order to deal its rows.
+type Options struct {
+	// Name names the data set in prompts; the file's name without its ending
+	// where empty.
+	Name string
+	// InputKey, LabelKey, MetadataKey and ToolsKey name the columns. Only the
+	// input must be there in a row; a key that is empty is not looked for.
+	InputKey, LabelKey, MetadataKey, ToolsKey string
+	Shuffle                                   bool
+	Seed                                      int64
+	// SkipBad leaves bad rows out and counts them; see [Source.Bad].
+	SkipBad bool
+}
+
+// Source deals out the rows of one file. It does not change and is safe for
+// concurrent use. Prompts share their slices with it: read only.
+type Source struct {
+	rows    []rollout.Prompt
+	shuffle bool
+	seed    int64
+	bad     []error
+}
+
+// RowError says what is wrong with one row.
+type RowError struct {
+	File string
+	// Line is from 1. In a Parquet file it is the row's number, from 1.
+	Line int64
+	Err  error
+}
+
+func (e *RowError) Error() string { return fmt.Sprintf("%s:%d: %v", e.File, e.Line, e.Err) }
+
+func (e *RowError) Unwrap() error { return e.Err }
+
+// Errors of Open.
+var (
+	// ErrNoRows reports a file, or a slice of one, without a row.
+	ErrNoRows = errors.New("there is no prompt in it")
+	// ErrSlice reports a path whose "@[...]" is no slice.
+	ErrSlice = errors.New("the slice must be @[a:b] with whole numbers, each of which may be missing")
+)
+
+// maxListed bounds the bad rows listed in one error.
+const maxListed = 20
+
+// Open reads a file of JSON lines. The path may end in "@[a:b]", which keeps the
+// rows from a to before b, counted from 0 and from the end where negative.
+// Blank lines are no rows.
+func Open(path string, opt Options) (*Source, error) {
+	file, part, err := cutSlice(path)
+	if err != nil {
+		return nil, fmt.Errorf("prompts %s: %w", path, err)
+	}
+	if opt.Name == "" {
+		opt.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("prompts: %w", err)
+	}
+	return newSource(file, jsonLines(text), part, opt)
+}
+
+// Read is Open on the text of JSON lines. file is for errors.
+func Read(r io.Reader, file string, opt Options) (*Source, error) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, fmt.Errorf("prompts %s: %w", file, err)
+	}
+	return newSource(file, jsonLines(text), everything, opt)
+}
+
+// record is one row before its columns are read.
+type record struct {
+	line  int64
+	parse func(opt Options) (rollout.Prompt, error)
+}
+
+func newSource(file string, records []record, part slice, opt Options) (*Source, error) {
+	s := &Source{shuffle: opt.Shuffle, seed: opt.Seed}
+	from, to := part.bounds(len(records))
+	for i, rec := range records[from:to] {
+		p, err := rec.parse(opt)
+		if err != nil {
+			s.bad = append(s.bad, &RowError{File: file, Line: rec.line, Err: err})
+			continue
+		}
+		p.Source, p.Row = opt.Name, int64(from+i)
+		s.rows = append(s.rows, p)
+	}
+	if len(s.bad) > 0 && !opt.SkipBad {
+		return nil, badRows(s.bad)
+	}
+	if len(s.rows) == 0 {
+		return nil, fmt.Errorf("prompts %s: %w (%d rows, %d of them bad, %d in the slice)", file, ErrNoRows, len(records), len(s.bad), to-from)
+	}
+	return s, nil
+}
+
+func badRows(bad []error) error {
+	all := &multierror.Error{ErrorFormat: func(errs []error) string {
+		var lines []string
+		for _, err := range errs {
+			lines = append(lines, err.Error())
+		}
+		if more := len(bad) - len(errs); more > 0 {
+			lines = append(lines, fmt.Sprintf("and %d more bad rows; correct them, or set data.skip_bad to leave them out", more))
+		}
+		return strings.Join(lines, "\n")
+	}}
+	return multierror.Append(all, bad[:min(len(bad), maxListed)]...).ErrorOrNil()
+}
+
+// Len is the number of rows, which is the length of an epoch.
+func (s *Source) Len() int { return len(s.rows) }
+
+// Bad lists the rows left out, each a [*RowError]; empty without SkipBad.
+func (s *Source) Bad() []error { return s.bad }
+
+// ErrPosition reports a position before the first.
+var ErrPosition = errors.New("a position in a prompt source starts at 0")
+
+// At returns the prompt at a position, counted from 0 over all epochs.
+func (s *Source) At(position int64) (rollout.Prompt, error) {
+	if position < 0 {
+		return rollout.Prompt{}, fmt.Errorf("position %d: %w", position, ErrPosition)
+	}
+	n := int64(len(s.rows))
+	return s.rows[s.row(newOrder(uint64(n), s.seed, position/n), position%n)], nil
+}
+
+func (s *Source) row(o order, i int64) uint64 {
+	if !s.shuffle {
+		return uint64(i)
+	}
+	return o.at(uint64(i))
+}
+
+// Next returns the count prompts from cursor on, which is a position, and the
+// cursor after them. It may go through any number of epochs.
+func (s *Source) Next(cursor int64, count int) ([]rollout.Prompt, int64, error) {
+	if cursor < 0 || count < 0 {
+		return nil, cursor, fmt.Errorf("%d prompts from position %d: %w", count, cursor, ErrPosition)
+	}
+	n := int64(len(s.rows))
+	out := make([]rollout.Prompt, 0, count)
+	end := cursor + int64(count)
+	for cursor < end {
+		epoch := cursor / n
+		o := newOrder(uint64(n), s.seed, epoch)
+		for ; cursor < end && cursor/n == epoch; cursor++ {
+			out = append(out, s.rows[s.row(o, cursor%n)])
+		}
+	}
+	return out, cursor, nil
+}
+
+// slice is "[a:b]" with the meaning it has in Python; nil is a missing bound.
+type slice struct{ from, to *int }
+
+var everything = slice{}
+
+// cutSlice takes "@[a:b]" off a path.
+func cutSlice(path string) (file string, part slice, err error) {
+	file, rest, ok := cutLast(path, "@[")
+	if !ok || !strings.HasSuffix(rest, "]") {
+		return path, everything, nil
+	}
+	a, b, ok := strings.Cut(strings.TrimSuffix(rest, "]"), ":")
+	if !ok {
+		return "", everything, ErrSlice
+	}
+	for _, bound := range []struct {
+		text string
+		into **int
+	}{{a, &part.from}, {b, &part.to}} {
+		text := strings.TrimSpace(bound.text)
+		if text == "" {
+			continue
+		}
+		v, err := strconv.Atoi(text)
+		if err != nil {
+			return "", everything, ErrSlice
+		}
+		*bound.into = &v
+	}
+	return file, part, nil
+}
+
+func cutLast(s, sep string) (before, after string, found bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// bounds are the slice's indices in n rows, 0 <= from <= to <= n.
+func (s slice) bounds(n int) (from, to int) {
+	index := func(p *int, missing int) int {
+		if p == nil {
+			return missing
+		}
+		i := *p
+		if i < 0 {
+			i += n
+		}
+		return min(max(i, 0), n)
+	}
+	from, to = index(s.from, 0), index(s.to, n)
+	return from, max(from, to)
+}
+
+// jsonLines cuts a text into its rows.
+func jsonLines(text []byte) []record {
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf"))
+	var out []record
+	line := int64(0)
+	for raw := range bytes.Lines(text) {
+		line++
+		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
+			out = append(out, record{line, func(opt Options) (rollout.Prompt, error) { return parseRow(raw, opt) }})
+		}
+	}
+	return out
+}
