@@ -55,7 +55,7 @@ func printPlan(cfg *config.Config, model *chat.Model, prompts *prompt.Source) {
 	perStep := ro.OverSamplingBatchSize * ro.NSamplesPerPrompt
 	fmt.Printf("run      %s: %d steps, seed %d, files in %s/%s\n", cfg.Run.Name, cfg.Run.Steps, cfg.Run.Seed, cfg.Run.Out, cfg.Run.Name)
 	fmt.Printf("model    %s: %d tokens, hash %.12s\n", cfg.Model.Path, model.Tokenizer().VocabSize(), model.Hash())
-	fmt.Printf("prompts  %s: %d, %d skipped; %.2f epochs in all\n", cfg.Data.Prompts, prompts.Len(), len(prompts.Bad()),
+	fmt.Printf("prompts  %s: %d, %d skipped; %.2f epochs in all\n", cfg.Data.Prompts, prompts.Len(), len(prompts.Skipped()),
 		float64(cfg.Run.Steps*ro.OverSamplingBatchSize)/float64(prompts.Len()))
 	fmt.Printf("step     %d groups × %d episodes = %d episodes, up to %d new tokens each\n", ro.OverSamplingBatchSize, ro.NSamplesPerPrompt, perStep, ro.Sampling.MaxNewTokens)
 	fmt.Printf("reward   %s\n", cfg.Reward.Type)

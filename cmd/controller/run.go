@@ -140,14 +140,15 @@ func (r *runner) where() string {
 
 // openPrompts reads the prompts and names the rows that were skipped.
 func openPrompts(cfg *config.Config) (*prompt.Source, error) {
-	prompts, err := prompt.Open(cfg.Data.Prompts, prompt.Options{
+	prompts, err := prompt.Open(prompt.Config{
+		Path:     cfg.Data.Prompts,
 		InputKey: cfg.Data.InputKey, LabelKey: cfg.Data.LabelKey, MetadataKey: cfg.Data.MetadataKey,
 		ToolsKey: cfg.Data.ToolsKey, Shuffle: cfg.Data.Shuffle, Seed: cfg.Run.Seed, SkipBad: cfg.Data.SkipBad,
 	})
 	if err != nil {
 		return nil, usageError{err}
 	}
-	for _, bad := range prompts.Bad() {
+	for _, bad := range prompts.Skipped() {
 		fmt.Fprintln(os.Stderr, "skipped:", bad)
 	}
 	return prompts, nil
