@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 
 	"github.com/sheaf-rl/sheaf/pkg/engine/sim"
@@ -38,6 +39,7 @@ type flags struct {
 	Dialect      string  `help:"Release of SGLang whose keys are reported: 0.5.3 (verify counts only), 0.5.10, 0.5.11, 0.5.12 or 0.5.23." default:"0.5.23"`
 	LatencyScale float64 `help:"Scale of the latency model; 0 is as fast as the host, 1 resembles a real engine." default:"0"`
 	Stub         int     `help:"Answer /generate with this many fixed tokens, without sampling." placeholder:"N"`
+	Faults       string  `help:"YAML file that scripts faults; docs/sim-engine.md has the format." placeholder:"FILE"`
 	DrainSeconds float64 `help:"How long requests in flight may take after SIGTERM." default:"30"`
 }
 
@@ -71,6 +73,15 @@ func (f *flags) config(log *slog.Logger) (sim.Config, error) {
 	config.Latency.Scale = f.LatencyScale
 	if f.LatencyScale < 0 || f.DrainSeconds < 0 || f.Stub < 0 {
 		return sim.Config{}, fmt.Errorf("%w: --latency-scale, --drain-seconds and --stub cannot be negative", errUsage)
+	}
+	if f.Faults != "" {
+		script, err := os.ReadFile(f.Faults)
+		if err != nil {
+			return sim.Config{}, fmt.Errorf("%w: --faults: %w", errUsage, err)
+		}
+		if config.Faults, err = sim.ParseFaults(script); err != nil {
+			return sim.Config{}, fmt.Errorf("%w: --faults %s: %w", errUsage, f.Faults, err)
+		}
 	}
 	if f.SpeculativeAlgorithm != "" {
 		if !strings.HasPrefix(f.SpeculativeAlgorithm, "EAGLE") && f.SpeculativeAlgorithm != "NEXTN" {

@@ -67,6 +67,9 @@ type Config struct {
 	// sampling: a zero-latency engine for measuring its clients.
 	Stub int
 
+	// Faults is a script of what goes wrong; see [ParseFaults].
+	Faults []FaultRule
+
 	// IncrementalStreaming makes streams send what is new, not all so far.
 	IncrementalStreaming bool
 	// EnableMetrics adds the time keys to meta_info.
@@ -83,6 +86,7 @@ type Engine struct {
 	vocab    int
 	sched    *scheduler
 	registry *prometheus.Registry
+	faults   faultScript
 	log      *slog.Logger
 	handler  http.Handler
 	started  time.Time
@@ -156,6 +160,7 @@ func New(config Config) (*Engine, error) {
 			cache:   newPrefixCache(config.CacheTokens),
 		},
 	}
+	e.faults.rules = config.Faults
 	e.handler = e.routes()
 	go e.sched.run()
 	return e, nil

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -18,6 +19,15 @@ type finish struct {
 	// inQueue marks the abort of a request that never ran or was waiting to run
 	// again: its record has fewer keys.
 	inQueue bool
+}
+
+// refusal is the error status that an abort by the engine itself has outside a
+// stream: a rule of the request model broken, or no capacity.
+func (f *finish) refusal() error {
+	if f.status == http.StatusBadRequest {
+		return invalid("%s", f.message)
+	}
+	return &statusError{status: f.status, errType: strconv.Itoa(f.status), message: f.message}
 }
 
 type finishKind string
@@ -84,6 +94,7 @@ type request struct {
 	prompt int
 	stops  map[int32]bool
 	counts map[int32]int // output tokens so far, kept only for penalties
+	cut    *cut          // a scripted end, nil = none
 
 	progress
 	updates chan progress // holds the latest snapshot
