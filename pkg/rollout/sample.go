@@ -23,6 +23,9 @@ const (
 var (
 	// ErrMisaligned reports log-probs that are not one to one with tokens.
 	ErrMisaligned = errors.New("log-probs and tokens differ in number")
+	// ErrLogProb reports a log-prob that is not a finite number. One of them would
+	// turn a whole batch's loss into NaN, also where it is masked out.
+	ErrLogProb = errors.New("log-prob is not a finite number")
 	// ErrPrefix reports a prompt that does not begin with the sample's tokens.
 	ErrPrefix = errors.New("prompt does not continue the sample")
 	// ErrRange reports a range outside the response.
@@ -104,6 +107,11 @@ type Sample struct {
 func (s *Sample) Append(g Generation) error {
 	if len(g.LogProbs) != len(g.OutputIDs) {
 		return fmt.Errorf("append generation %s: %w: %d log-probs, %d tokens", g.ID, ErrMisaligned, len(g.LogProbs), len(g.OutputIDs))
+	}
+	if g.Untrainable == "" {
+		if i := slices.IndexFunc(g.LogProbs, notFinite); i >= 0 {
+			return fmt.Errorf("append generation %s: %w: number %d of %d", g.ID, ErrLogProb, i, len(g.LogProbs))
+		}
 	}
 	status, ok := g.Meta.Finish.Status()
 	if !ok {
@@ -279,6 +287,9 @@ func (s *Sample) EffectiveLen() int {
 	}
 	return n
 }
+
+// notFinite: NaN and the infinities are what differs from itself less itself.
+func notFinite(x float32) bool { return x-x != 0 }
 
 // firstDifference returns the first index at which want and got differ, or
 // len(want) when got begins with want.

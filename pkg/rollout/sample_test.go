@@ -2,6 +2,7 @@ package rollout_test
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"slices"
 	"testing"
@@ -63,6 +64,11 @@ func TestAppendRefusesAndChangesNothing(t *testing.T) {
 			g.LogProbs = g.LogProbs[:1]
 			return g
 		}, rollout.ErrMisaligned},
+		{"an infinite log-prob", func() rollout.Generation {
+			g := gen([]int32{1, 2, 3}, []int32{4, 5}, rollout.FinishStop)
+			g.LogProbs[1] = float32(math.Inf(-1))
+			return g
+		}, rollout.ErrLogProb},
 		{"a prompt that goes elsewhere", func() rollout.Generation { return gen([]int32{1, 9, 3}, []int32{4}, rollout.FinishStop) }, rollout.ErrPrefix},
 		{"a prompt that is too short", func() rollout.Generation { return gen([]int32{1, 2}, []int32{4}, rollout.FinishStop) }, rollout.ErrPrefix},
 		{"a finish reason nobody knows", func() rollout.Generation { return gen([]int32{1, 2, 3}, []int32{4}, "melted") }, rollout.ErrFinish},

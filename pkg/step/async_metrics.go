@@ -31,9 +31,8 @@ func (v *view) staleness(m *metrics, cfg Config) {
 	}
 	var known, off int64
 	var histogram counter[int64]
-	ages := v.scratch(len(v.rows))
-	for i := range v.rows {
-		r := &v.rows[i]
+	ages := m.scratch(v.samples)
+	for r := range v.rows {
 		known += r.known
 		off += r.off
 		if r.numberedOwn {

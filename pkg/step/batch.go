@@ -33,8 +33,8 @@ func NewBatch(cfg Config, r *Result, schedule Schedule) *Batch {
 	longest := 0
 	for i, s := range r.Samples {
 		b.raw[i] = float32(math.NaN())
-		if s.Reward != nil {
-			b.raw[i] = float32(*s.Reward)
+		if reward, scored := score(s); scored {
+			b.raw[i] = float32(reward)
 		}
 		if r.Excluded[i] {
 			longest = max(longest, s.ResponseLen())

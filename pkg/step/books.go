@@ -93,6 +93,13 @@ func (b Books) discarded() int64 {
 	return n
 }
 
+// metrics sets the shares of what was generated in vain.
+func (b Books) metrics(m *metrics) {
+	const nothing = "nothing was generated"
+	m.ratio("waste/discarded_ratio", float64(b.discarded()), float64(b.Generated), nothing)
+	m.ratio("waste/filtered_ratio", float64(b.Filtered), float64(b.Generated), nothing)
+}
+
 // ledger closes the books: it adds the waste to the tally and reads it out.
 func (v *view) ledger(w Window) Ledger {
 	v.addWaste(w)
@@ -104,16 +111,20 @@ func (v *view) ledger(w Window) Ledger {
 	if b.Discarded == nil {
 		b.Discarded = map[string]int64{}
 	}
-	for i := range v.rows {
-		b.Trained += v.rows[i].trained()
+	for r := range v.rows {
+		b.Trained += r.trained()
 	}
 	b.Masked = max(t.tokens.accepted-b.Trained, 0)
 	b.Unaccounted = b.Generated - b.Trained - b.Masked - b.Filtered - b.Surplus - b.Recycled - b.discarded()
 	if w.EngineTokens != nil {
 		b.EngineUnclaimed = rollout.Ptr(*w.EngineTokens - b.Generated - b.Probe)
 	}
+	episodes := 0
+	for i := range v.groups {
+		episodes += len(v.groups[i].Episodes)
+	}
 	return Ledger{
-		Groups: len(v.groups), Episodes: t.episodes,
+		Groups: len(v.groups), Episodes: episodes,
 		Outcomes: texts(&t.outcomes), Failures: texts(&t.failures), Dispositions: dispositions(&t.verdicts),
 		Generations: texts(&t.fates), Counters: t.counters, Books: b,
 	}

@@ -106,8 +106,8 @@ func together(cfg Config, g *rollout.Group, rest []int, aborted bool) rollout.Di
 		var rewards []float64
 		for _, j := range rest {
 			for _, s := range g.Episodes[j].Samples {
-				if s.Reward != nil {
-					rewards = append(rewards, *s.Reward)
+				if r, scored := score(s); scored {
+					rewards = append(rewards, r)
 				}
 			}
 		}

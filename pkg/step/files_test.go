@@ -53,7 +53,7 @@ func TestWriteSamplesRefuses(t *testing.T) {
 		spoil func(*rollout.Sample)
 		want  error
 	}{
-		{"a reward that is no number", func(s *rollout.Sample) { s.Reward = rollout.Ptr(math.NaN()) }, ErrNotFinite},
+		{"a time that is no number", func(s *rollout.Sample) { s.NonGenerationTime = math.NaN() }, ErrNotFinite},
 		{"an infinite log-prob", func(s *rollout.Sample) { s.LogProbs()[1] = float32(math.Inf(-1)) }, ErrNotFinite},
 		{"metadata that is no JSON", func(s *rollout.Sample) { s.Metadata = json.RawMessage(`{`) }, nil},
 	}

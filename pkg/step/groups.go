@@ -14,12 +14,12 @@ func (v *view) spreadMetrics(m *metrics, prefix string, cfg Config) {
 	for _, g := range v.kept {
 		rewards = rewards[:0]
 		complete := true
-		for i := g.start; i < g.end; i++ {
-			if !v.rows[i].scored {
+		for i := range g.rows {
+			if !g.rows[i].scored {
 				complete = false
 				continue
 			}
-			rewards = append(rewards, v.rows[i].reward)
+			rewards = append(rewards, g.rows[i].reward)
 		}
 		if len(rewards) == 0 {
 			continue
@@ -75,15 +75,15 @@ func (v *view) passRate(m *metrics, prefix string, n int) {
 	var correct []int
 	for _, g := range v.kept {
 		right, scored := 0, 0
-		for _, e := range v.episodes[g.firstEpisode:g.lastEpisode] {
-			if r, ok := v.reward(e); ok {
+		for _, e := range g.episodes {
+			if r, ok := e.reward(); ok {
 				scored++
 				if r == 1 {
 					right++
 				}
 			}
 		}
-		if scored == n && g.lastEpisode-g.firstEpisode == n {
+		if scored == n && len(g.episodes) == n {
 			correct = append(correct, right)
 		}
 	}

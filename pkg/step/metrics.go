@@ -1,6 +1,7 @@
 package step
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
@@ -17,10 +18,37 @@ const (
 type metrics struct {
 	values  map[string]float64
 	missing map[string]string
+
+	work []float64 // see scratch
 }
 
 func newMetrics() *metrics {
 	return &metrics{values: map[string]float64{}, missing: map[string]string{}}
+}
+
+// scratch returns an empty slice with room for n values. It is the same memory
+// each time: what the last call returned must not be needed any more.
+func (m *metrics) scratch(n int) []float64 {
+	if cap(m.work) < n {
+		m.work = make([]float64, n)
+	}
+	return m.work[:0]
+}
+
+// compute runs independent families of metrics on all processors, and collects
+// what they set. No two families set the same key.
+func compute(families ...func(*metrics)) *metrics {
+	parts := make([]*metrics, len(families))
+	parallel(len(families), func(i int) {
+		parts[i] = newMetrics()
+		families[i](parts[i])
+	})
+	all := newMetrics()
+	for _, part := range parts {
+		maps.Copy(all.values, part.values)
+		maps.Copy(all.missing, part.missing)
+	}
+	return all
 }
 
 func (m *metrics) set(key string, x float64) {
@@ -53,32 +81,31 @@ func (m *metrics) average(key string, xs []float64, reason string) {
 // median of an even number of values is the mean of the middle two.
 func (m *metrics) stats(key string, xs []float64, reason string) {
 	if len(xs) == 0 {
-		for _, name := range [...]string{"/mean", "/median", "/max", "/min"} {
-			m.miss(key+name, reason)
-		}
+		m.missEach(key, reason, "/mean", "/median", "/max", "/min")
 		return
 	}
-	lo, hi := xs[0], xs[0]
-	for _, x := range xs {
-		lo, hi = min(lo, x), max(hi, x)
-	}
-	m.set(key+"/mean", mean(xs))
-	m.set(key+"/median", quantiles(xs, 0.5)[0])
-	m.set(key+"/max", hi)
-	m.set(key+"/min", lo)
+	s := summarize(xs)
+	m.set(key+"/mean", s.sum/s.n)
+	m.set(key+"/median", s.quantiles(xs, 0.5)[0])
+	m.set(key+"/max", s.hi)
+	m.set(key+"/min", s.lo)
 }
 
 // percentiles sets p50, p90 and p99 of xs under key.
 func (m *metrics) percentiles(key string, xs []float64, reason string) {
-	names := [...]string{"/p50", "/p90", "/p99"}
 	if len(xs) == 0 {
-		for _, name := range names {
-			m.miss(key+name, reason)
-		}
+		m.missEach(key, reason, "/p50", "/p90", "/p99")
 		return
 	}
-	for i, q := range quantiles(xs, 0.5, 0.9, 0.99) {
-		m.set(key+names[i], q)
+	q := summarize(xs).quantiles(xs, 0.5, 0.9, 0.99)
+	m.set(key+"/p50", q[0])
+	m.set(key+"/p90", q[1])
+	m.set(key+"/p99", q[2])
+}
+
+func (m *metrics) missEach(key, reason string, names ...string) {
+	for _, name := range names {
+		m.miss(key+name, reason)
 	}
 }
 

@@ -10,7 +10,7 @@ func (v *view) perfMetrics(m *metrics, cfg Config, w Window, generated int64) {
 	}
 	m.ratio("perf/generated_tokens_per_sec", float64(generated), seconds, noClock)
 
-	m.stats("perf/non_generation_time", v.column(func(r *row) (float64, bool) { return r.tools, true }), noSamples)
+	m.stats("perf/non_generation_time", v.column(m, func(r *row) (float64, bool) { return r.tools, true }), noSamples)
 	v.throughput(m, "", cfg.GPUs, seconds, func(r *row) int64 { return r.response })
 	v.throughput(m, "effective_", cfg.GPUs, seconds, func(r *row) int64 { return r.effective })
 	v.waiting(m, w, seconds)
@@ -21,8 +21,8 @@ func (v *view) perfMetrics(m *metrics, cfg Config, w Window, generated int64) {
 // set too, with and without the time that tools took of it.
 func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, length func(*row) int64) {
 	var total, longest int64
-	for i := range v.rows {
-		n := length(&v.rows[i])
+	for r := range v.rows {
+		n := length(r)
 		total += n
 		longest = max(longest, n)
 	}
@@ -32,15 +32,14 @@ func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, le
 		m.miss("perf/"+name+"tokens_per_gpu_per_sec", "the number of GPUs is not known")
 	}
 	key := "perf/longest_" + name + "sample"
-	if len(v.rows) == 0 {
+	if v.samples == 0 {
 		m.miss(key+"_tokens_per_sec", noSamples)
 		return
 	}
 	m.ratio(key+"_tokens_per_sec", float64(longest), seconds, noClock)
 
 	used, count, anyTools := 0.0, 0.0, false
-	for i := range v.rows {
-		r := &v.rows[i]
+	for r := range v.rows {
 		anyTools = anyTools || r.tools > 0
 		if length(r) == longest {
 			used += r.tools
@@ -80,7 +79,7 @@ func (v *view) waiting(m *metrics, w Window, seconds float64) {
 	}
 	const unreported = "no engine reported it"
 	if len(v.queued) > 0 {
-		m.set("perf/queue_p99", quantiles(v.queued, 0.99)[0])
+		m.set("perf/queue_p99", summarize(v.queued).quantiles(v.queued, 0.99)[0])
 	} else {
 		m.miss("perf/queue_p99", unreported)
 	}
@@ -94,29 +93,6 @@ func (m *metrics) tail(key string, durations []float64, reason string) {
 		m.miss(key, reason)
 		return
 	}
-	q := quantiles(durations, 0.5, 1)
-	m.set(key, q[1]/q[0])
-}
-
-// evalMetrics sets the keys of one evaluation, name being eval/<data set>.
-func (v *view) evalMetrics(m *metrics, name string, cfg Config, w Window) {
-	v.sampleMetrics(m, name+"/", cfg)
-	n := float64(len(v.rows))
-	total, scored := v.sumRewards(0, len(v.rows))
-	truncated := 0.0
-	for i := range v.rows {
-		if v.rows[i].truncated {
-			truncated++
-		}
-	}
-	m.ratio(name, total, scored, v.unscored())
-	m.ratio(name+"-none_reward_ratio", n-scored, n, noSamples)
-	m.ratio(name+"-truncated_ratio", truncated, n, noSamples)
-	v.passRate(m, name+"-pass@", cfg.SamplesPerPrompt)
-	m.set("eval/step", float64(cfg.Step))
-	if seconds := w.Seconds(); seconds > 0 {
-		m.set("eval/duration_seconds", seconds)
-	} else {
-		m.miss("eval/duration_seconds", noClock)
-	}
+	s := summarize(durations)
+	m.set(key, s.hi/s.quantiles(durations, 0.5)[0])
 }

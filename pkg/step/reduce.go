@@ -44,9 +44,21 @@ func Reduce(cfg Config, groups []rollout.Group, w Window) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reduce step %d: %w", cfg.Step, err)
 	}
-	r := &Result{Samples: v.samples, Rewards: rewards, Excluded: make([]bool, len(v.rows)), MaskSums: v.maskSums()}
-	for i := range v.rows {
-		r.Excluded[i] = v.rows[i].excluded
+	r := &Result{
+		Samples: make([]*rollout.Sample, 0, v.samples), Rewards: rewards,
+		Excluded: make([]bool, 0, v.samples), MaskSums: make([]int64, 0, v.samples),
+	}
+	for _, g := range v.kept {
+		r.Samples = append(r.Samples, g.samples...)
+		for _, e := range g.episodes {
+			var sum int64
+			for i := range e.rows {
+				sum += e.rows[i].trained()
+			}
+			for i := range e.rows {
+				r.Excluded, r.MaskSums = append(r.Excluded, e.rows[i].excluded), append(r.MaskSums, sum)
+			}
+		}
 	}
 	r.Report = v.report(cfg, w)
 	return r, nil
@@ -59,9 +71,10 @@ func Evaluate(cfg Config, dataset string, groups []rollout.Group, w Window) (*Re
 	if err != nil {
 		return nil, fmt.Errorf("reduce evaluation %s at step %d: %w", dataset, cfg.Step, err)
 	}
-	m := newMetrics()
-	v.evalMetrics(m, "eval/"+dataset, cfg, w)
-	return assemble(m, v.ledger(w), cfg, w), nil
+	ledger := v.ledger(w)
+	name := "eval/" + dataset
+	families := append(v.sampleMetrics(name+"/", cfg), func(m *metrics) { v.evalMetrics(m, name, cfg, w) })
+	return assemble(compute(families...), ledger, cfg, w), nil
 }
 
 // Lengths returns prompt plus response of each sample, in tokens.

@@ -33,30 +33,31 @@ type Timing struct {
 
 // report assembles a train step's report.
 func (v *view) report(cfg Config, w Window) *Report {
-	m, ledger := newMetrics(), v.ledger(w)
-	books := ledger.Books
-	v.sampleMetrics(m, "rollout/", cfg)
-	v.filterMetrics(m)
-	v.passRate(m, "passrate/pass@", cfg.SamplesPerPrompt)
-	v.asyncMetrics(m, cfg, w)
-	v.perfMetrics(m, cfg, w, books.Generated)
+	ledger := v.ledger(w)
+	families := append(v.sampleMetrics("rollout/", cfg),
+		func(m *metrics) { v.perfMetrics(m, cfg, w, ledger.Books.Generated) },
+		func(m *metrics) { v.asyncMetrics(m, cfg, w) },
+		func(m *metrics) { v.passRate(m, "passrate/pass@", cfg.SamplesPerPrompt) },
+		v.filterMetrics,
+		ledger.Books.metrics,
+	)
 	if cfg.Sessions {
-		v.agentMetrics(m)
+		families = append(families, v.agentMetrics)
 	}
-	m.ratio("waste/discarded_ratio", float64(books.discarded()), float64(books.Generated), "nothing was generated")
-	m.ratio("waste/filtered_ratio", float64(books.Filtered), float64(books.Generated), "nothing was generated")
-	return assemble(m, ledger, cfg, w)
+	return assemble(compute(families...), ledger, cfg, w)
 }
 
-// sampleMetrics sets the keys that training steps and evaluations share.
-func (v *view) sampleMetrics(m *metrics, prefix string, cfg Config) {
-	v.lengthMetrics(m, prefix)
-	v.rewardMetrics(m, prefix)
-	v.endMetrics(m, prefix)
-	v.textMetrics(m, prefix, cfg)
-	v.versionMetrics(m, prefix)
-	v.spreadMetrics(m, prefix, cfg)
-	v.counterMetrics(m, prefix, cfg)
+// sampleMetrics are the families that training steps and evaluations share.
+func (v *view) sampleMetrics(prefix string, cfg Config) []func(*metrics) {
+	return []func(*metrics){
+		func(m *metrics) { v.lengthMetrics(m, prefix) },
+		func(m *metrics) { v.rewardMetrics(m, prefix) },
+		func(m *metrics) { v.endMetrics(m, prefix) },
+		func(m *metrics) { v.textMetrics(m, prefix, cfg) },
+		func(m *metrics) { v.versionMetrics(m, prefix) },
+		func(m *metrics) { v.spreadMetrics(m, prefix, cfg) },
+		func(m *metrics) { v.counterMetrics(m, prefix, cfg) },
+	}
 }
 
 func assemble(m *metrics, ledger Ledger, cfg Config, w Window) *Report {

@@ -32,30 +32,26 @@ func (e Estimator) normalizes() (center, scale bool) {
 // samples it yielded. An episode that nothing scored has no vote and reward 0,
 // and stays out of the loss.
 func (v *view) normalized(cfg Config) ([]float64, error) {
-	rewards := make([]float64, len(v.rows))
-	for i := range v.rows {
-		rewards[i] = v.rows[i].reward // 0 when not scored
-	}
+	rewards := make([]float64, 0, v.samples)
 	center, scale := cfg.Estimator.normalizes()
-	if !center || !cfg.Normalize {
-		return rewards, nil
-	}
 	var votes []float64
 	for _, g := range v.kept {
+		if !center || !cfg.Normalize {
+			for i := range g.rows {
+				rewards = append(rewards, g.rows[i].reward)
+			}
+			continue
+		}
 		votes = votes[:0]
-		for _, e := range v.episodes[g.firstEpisode:g.lastEpisode] {
-			reward, scored := v.reward(e)
-			for i := e.start; i < e.end; i++ {
-				if r := &v.rows[i]; r.scored != scored || r.reward != reward {
-					return nil, fmt.Errorf("normalise rewards: group %d, rollout %d: %w", g.group.Index, e.rolloutID, ErrSiblings)
+		for _, e := range g.episodes {
+			for i := range e.rows {
+				if e.rows[i].scored != e.rows[0].scored || e.rows[i].reward != e.rows[0].reward {
+					return nil, fmt.Errorf("normalise rewards: group %d, rollout %d: %w", g.index, e.rolloutID, ErrSiblings)
 				}
 			}
-			if scored {
-				votes = append(votes, reward)
+			if r, scored := e.reward(); scored {
+				votes = append(votes, r)
 			}
-		}
-		if len(votes) == 0 {
-			continue
 		}
 		m, div := mean(votes), 1.0
 		if scale && cfg.StdNormalize && len(votes) > 1 {
@@ -63,9 +59,11 @@ func (v *view) normalized(cfg Config) ([]float64, error) {
 				div = std + stdEpsilon
 			}
 		}
-		for i := g.start; i < g.end; i++ {
-			if v.rows[i].scored {
-				rewards[i] = (rewards[i] - m) / div
+		for i := range g.rows {
+			if r := &g.rows[i]; r.scored {
+				rewards = append(rewards, (r.reward-m)/div)
+			} else {
+				rewards = append(rewards, 0)
 			}
 		}
 	}

@@ -2,7 +2,11 @@ package step
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
 	"math"
+	"slices"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -52,12 +56,99 @@ const (
 // endingNames are the endings as metric keys name them.
 var endingNames = [endings]string{"other", "stop", "length", "abort", "tool", "context"}
 
-// reader makes rows. It holds what is worth keeping from one sample to the next.
+// reader reads groups: it makes rows and tells the tally. Its buffers are as long
+// as all episodes of its part; rows of a group are a piece of them.
 type reader struct {
-	cfg      Config
+	cfg   Config
+	tally *tally
+
+	episodes []accepted
+	samples  []*rollout.Sample
+	rows     []row
+
+	// What is worth keeping from one sample to the next.
 	versions parsedVersions
 	repeats  repetition
 	chosen   []*rollout.Episode
+	// Where the last group began in episodes and rows.
+	firstEpisode, firstRow int
+}
+
+// group reads one group.
+func (r *reader) group(g *rollout.Group) error {
+	if len(g.Dispositions) != len(g.Episodes) {
+		return fmt.Errorf("%w: %d, %d", ErrDispositions, len(g.Dispositions), len(g.Episodes))
+	}
+	r.firstEpisode, r.firstRow = len(r.episodes), len(r.rows)
+	r.tally.group(g)
+	chosen := r.chosen[:0]
+	for j := range g.Episodes {
+		e := &g.Episodes[j]
+		if j > 0 && g.Episodes[j-1].ID.Index == e.ID.Index {
+			return fmt.Errorf("episode %d occurs twice: %w", e.ID.Index, ErrIdentity)
+		}
+		r.tally.episode(e, g.Dispositions[j])
+		if g.Dispositions[j].Verdict == rollout.Accepted {
+			chosen = append(chosen, e)
+		}
+	}
+	r.chosen = chosen
+	slices.SortStableFunc(chosen, func(a, b *rollout.Episode) int { return cmp.Compare(a.RolloutID, b.RolloutID) })
+	// All samples first, then all rows: memory that is asked for together comes
+	// together.
+	for i, e := range chosen {
+		if i > 0 && chosen[i-1].RolloutID == e.RolloutID {
+			return fmt.Errorf("rollout id %d occurs twice: %w", e.RolloutID, ErrIdentity)
+		}
+		if err := r.collect(g, e); err != nil {
+			return err
+		}
+	}
+	for _, e := range chosen {
+		r.episode(e)
+	}
+	return nil
+}
+
+// collect appends an accepted episode's samples in order.
+func (r *reader) collect(g *rollout.Group, e *rollout.Episode) error {
+	start := len(r.samples)
+	r.samples = append(r.samples, e.Samples...)
+	samples := r.samples[start:]
+	for _, s := range samples {
+		if s.GroupIndex != g.Index || s.RolloutID != e.RolloutID {
+			return fmt.Errorf("rollout %d holds a sample of group %d, rollout %d: %w", e.RolloutID, s.GroupIndex, s.RolloutID, ErrIdentity)
+		}
+	}
+	if len(samples) > 1 {
+		slices.SortStableFunc(samples, func(a, b *rollout.Sample) int { return cmp.Compare(a.Index, b.Index) })
+	}
+	return nil
+}
+
+// kept returns what the last group read left.
+func (r *reader) kept(g *rollout.Group) kept {
+	return kept{
+		source: g.Prompt.Source, index: g.Index,
+		episodes: r.episodes[r.firstEpisode:], samples: r.samples[r.firstRow:], rows: r.rows[r.firstRow:],
+	}
+}
+
+// episode makes the rows of one accepted episode, whose samples are collected.
+func (r *reader) episode(e *rollout.Episode) {
+	start := len(r.rows)
+	calls := unique(e.Generations)
+	exit := ""
+	for _, s := range r.samples[start : start+len(e.Samples)] {
+		r.rows = append(r.rows, r.row(s, calls))
+		if found := r.tally.metadata(s.Metadata, r.cfg.Category); exit == "" {
+			exit = found
+		}
+	}
+	if exit != "" {
+		r.tally.exits.add(exit)
+	}
+	r.episodes = append(r.episodes, accepted{rolloutID: e.RolloutID, turns: r.tally.calls(calls), rows: r.rows[start:]})
 }
 
 // row reads a sample, calls being its episode's.
@@ -66,10 +157,8 @@ func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
 		tools: s.NonGenerationTime, prompt: int64(s.PromptLen()), response: int64(s.ResponseLen()),
 		truncated: s.Status() == rollout.StatusTruncated, repetitive: r.repeats.in(s.Response),
 	}
-	if s.Reward != nil {
-		out.scored, out.reward = true, *s.Reward
-	}
-	out.excluded = excluded(r.cfg, s)
+	out.reward, out.scored = score(s)
+	out.excluded = s.Remove || !out.scored || r.cfg.MaskTruncated && out.truncated
 	out.effective, out.logprob = maskedSum(s.LossMask(), s.LogProbs())
 
 	var finish rollout.FinishType
@@ -116,9 +205,14 @@ func (r *reader) ageOf(out *row, s *rollout.Sample) {
 	out.oldestOwn, out.numberedOwn = own.oldest, own.numbered
 }
 
-// excluded says that a sample stays out of the loss, see [Result.Excluded].
-func excluded(cfg Config, s *rollout.Sample) bool {
-	return s.Remove || s.Reward == nil || cfg.MaskTruncated && s.Status() == rollout.StatusTruncated
+// score returns a sample's reward. One that is not a finite number is none: a
+// verifier that divides by zero has scored nothing, and the trainer must not see
+// it.
+func score(s *rollout.Sample) (reward float64, scored bool) {
+	if s.Reward == nil || math.IsNaN(*s.Reward) || math.IsInf(*s.Reward, 0) {
+		return 0, false
+	}
+	return *s.Reward, true
 }
 
 // endOf tells how a sample ended. It ran out of context when it is truncated and
@@ -161,23 +255,38 @@ func record(calls []rollout.GenerationRecord, id string, from int) (*rollout.Gen
 func ones(mask []byte) int64 { return int64(bytes.Count(mask, []byte{1})) }
 
 // maskedSum returns the number of ones in mask and the sum of the values there.
-// The mask's byte becomes a mask of bits, so that there is no branch to predict;
-// four sums run beside each other, because one would wait for itself.
+// It takes eight tokens at a time: masks have long runs, in which the eight are
+// all in or all out. Several sums run beside each other, because a single one
+// would wait for itself.
 func maskedSum(mask []byte, values []float32) (n int64, sum float64) {
+	const allOnes = 0x0101010101010101
 	var a, b, c, d float64
 	values = values[:len(mask)]
-	pick := func(i int) float64 {
-		return float64(math.Float32frombits(math.Float32bits(values[i]) & -uint32(mask[i])))
+	for len(mask) >= 8 {
+		m, v := binary.LittleEndian.Uint64(mask), (*[8]float32)(values)
+		if m == allOnes {
+			a += float64(v[0]) + float64(v[4])
+			b += float64(v[1]) + float64(v[5])
+			c += float64(v[2]) + float64(v[6])
+			d += float64(v[3]) + float64(v[7])
+			n += 8
+		} else if m != 0 {
+			a += where(m, v[0]) + where(m>>32, v[4])
+			b += where(m>>8, v[1]) + where(m>>40, v[5])
+			c += where(m>>16, v[2]) + where(m>>48, v[6])
+			d += where(m>>24, v[3]) + where(m>>56, v[7])
+			n += int64(m * allOnes >> 56) // the sum of the bytes
+		}
+		mask, values = mask[8:], values[8:]
 	}
-	i := 0
-	for ; i+4 <= len(mask); i += 4 {
-		a += pick(i)
-		b += pick(i + 1)
-		c += pick(i + 2)
-		d += pick(i + 3)
+	for i, m := range mask {
+		a += where(uint64(m), values[i])
+		n += int64(m)
 	}
-	for ; i < len(mask); i++ {
-		a += pick(i)
-	}
-	return ones(mask), a + b + (c + d)
+	return n, a + b + (c + d)
+}
+
+// where is x if the lowest bit of m is set, else 0, without a branch.
+func where(m uint64, x float32) float64 {
+	return float64(math.Float32frombits(math.Float32bits(x) & -uint32(m&1)))
 }

@@ -2,16 +2,15 @@ package step
 
 // lengthMetrics sets the lengths of the batch's samples and episodes.
 func (v *view) lengthMetrics(m *metrics, prefix string) {
-	m.count(prefix+"num_training_samples", len(v.rows))
-	effective := v.column(func(r *row) (float64, bool) { return float64(r.effective), true })
+	m.count(prefix+"num_training_samples", v.samples)
+	effective := v.column(m, func(r *row) (float64, bool) { return float64(r.effective), true })
 	m.stats(prefix+"response_len", effective, noSamples)
 	m.percentiles(prefix+"response_len", effective, noSamples)
-	m.percentiles(prefix+"prompt_len", v.column(func(r *row) (float64, bool) { return float64(r.prompt), true }), noSamples)
-	m.percentiles(prefix+"total_len", v.column(func(r *row) (float64, bool) { return float64(r.total()), true }), noSamples)
+	m.percentiles(prefix+"prompt_len", v.column(m, func(r *row) (float64, bool) { return float64(r.prompt), true }), noSamples)
+	m.percentiles(prefix+"total_len", v.column(m, func(r *row) (float64, bool) { return float64(r.total()), true }), noSamples)
 
 	var right, wrong, rights, wrongs, responses, tokens, logprob float64
-	for i := range v.rows {
-		r := &v.rows[i]
+	for r := range v.rows {
 		length := float64(r.effective)
 		responses += float64(r.response)
 		tokens += length
@@ -30,29 +29,28 @@ func (v *view) lengthMetrics(m *metrics, prefix string) {
 	m.ratio(prefix+"response_len/wrong", wrong, wrongs, "no sample has another reward than 1")
 	m.ratio(prefix+"neg_logprob", -logprob, tokens, "no token is trained on")
 
-	lengths := v.scratch(len(v.episodes))
-	for _, e := range v.episodes {
+	lengths := v.episodeColumn(m, func(e *accepted) float64 {
 		length := int64(0)
-		for i := e.start; i < e.end; i++ {
-			length += v.rows[i].effective
+		for i := range e.rows {
+			length += e.rows[i].effective
 		}
-		lengths = append(lengths, float64(length))
-	}
+		return float64(length)
+	})
 	m.stats(prefix+"episode_response_length", lengths, noSamples)
-	m.ratio(prefix+"episode_total_response_length/mean", responses, float64(len(v.episodes)), noSamples)
+	m.ratio(prefix+"episode_total_response_length/mean", responses, float64(v.episodes), noSamples)
 }
 
 // rewardMetrics sets the raw rewards: of samples, of episodes, by data set. A
 // sample without a reward is counted and enters no mean.
 func (v *view) rewardMetrics(m *metrics, prefix string) {
-	n := float64(len(v.rows))
-	rewards := v.column(func(r *row) (float64, bool) { return r.reward, r.scored })
+	n := float64(v.samples)
+	rewards := v.column(m, func(r *row) (float64, bool) { return r.reward, r.scored })
 	m.stats(prefix+"raw_reward", rewards, v.unscored())
 	m.ratio(prefix+"none_reward_ratio", n-float64(len(rewards)), n, noSamples)
 
 	total, scored := 0.0, 0.0
-	for _, e := range v.episodes {
-		if sum, n := v.sumRewards(e.start, e.end); n > 0 {
+	for e := range v.eachEpisode {
+		if sum, n := sumRewards(e.rows); n > 0 {
 			total += sum / n
 			scored++
 		}
@@ -62,27 +60,26 @@ func (v *view) rewardMetrics(m *metrics, prefix string) {
 	type tally struct{ sum, n float64 }
 	sources := map[string]*tally{}
 	for _, g := range v.kept {
-		source := g.group.Prompt.Source
-		if source == "" {
+		if g.source == "" {
 			continue
 		}
-		if sources[source] == nil {
-			sources[source] = &tally{}
+		if sources[g.source] == nil {
+			sources[g.source] = &tally{}
 		}
-		sum, n := v.sumRewards(g.start, g.end)
-		sources[source].sum += sum
-		sources[source].n += n
+		sum, n := sumRewards(g.rows)
+		sources[g.source].sum += sum
+		sources[g.source].n += n
 	}
 	for source, t := range sources {
 		m.ratio(prefix+"raw_reward/source/"+source, t.sum, t.n, noRewards)
 	}
 }
 
-// sumRewards sums the rewards of a range of samples; n counts those that have one.
-func (v *view) sumRewards(start, end int) (sum, n float64) {
-	for i := start; i < end; i++ {
-		if v.rows[i].scored {
-			sum += v.rows[i].reward
+// sumRewards sums the rewards of samples; n counts those that have one.
+func sumRewards(rows []row) (sum, n float64) {
+	for i := range rows {
+		if rows[i].scored {
+			sum += rows[i].reward
 			n++
 		}
 	}
@@ -91,7 +88,7 @@ func (v *view) sumRewards(start, end int) (sum, n float64) {
 
 // unscored is why there may be no reward to take a mean of.
 func (v *view) unscored() string {
-	if len(v.rows) == 0 {
+	if v.samples == 0 {
 		return noSamples
 	}
 	return noRewards
@@ -99,12 +96,12 @@ func (v *view) unscored() string {
 
 // endMetrics sets how the samples ended.
 func (v *view) endMetrics(m *metrics, prefix string) {
-	n := float64(len(v.rows))
+	n := float64(v.samples)
 	truncated := 0.0
 	var ends [endings]float64
-	for i := range v.rows {
-		ends[v.rows[i].end]++
-		if v.rows[i].truncated {
+	for r := range v.rows {
+		ends[r.end]++
+		if r.truncated {
 			truncated++
 		}
 	}
@@ -119,17 +116,17 @@ const noVersion = "no engine reported a weight version that is a number"
 // versionMetrics sets the weight versions of the samples: of a sample the oldest
 // numbered one over its calls.
 func (v *view) versionMetrics(m *metrics, prefix string) {
-	oldest := v.column(func(r *row) (float64, bool) { return float64(r.oldest), r.numbered })
+	oldest := v.column(m, func(r *row) (float64, bool) { return float64(r.oldest), r.numbered })
 	m.stats(prefix+"weight_version", oldest, noVersion)
 	if len(oldest) == 0 {
 		m.miss(prefix+"weight_version/mixed_version_ratio", noVersion)
 		return
 	}
 	mixed := 0.0
-	for i := range v.rows {
-		if v.rows[i].mixed {
+	for r := range v.rows {
+		if r.mixed {
 			mixed++
 		}
 	}
-	m.set(prefix+"weight_version/mixed_version_ratio", mixed/float64(len(v.rows)))
+	m.set(prefix+"weight_version/mixed_version_ratio", mixed/float64(v.samples))
 }

@@ -52,7 +52,7 @@ func appendSample(dst []byte, s *rollout.Sample) ([]byte, error) {
 	line.string("response", s.Response)
 	line.int("response_length", int64(s.ResponseLen()))
 	line.raw("label", s.Label, "null")
-	line.float("reward", s.Reward)
+	line.reward(s)
 	line.mask("loss_mask", s.LossMask())
 	line.versions("weight_versions", s.Versions())
 	line.floats("rollout_log_probs", s.LogProbs())
@@ -71,7 +71,7 @@ func appendSample(dst []byte, s *rollout.Sample) ([]byte, error) {
 	line.count("total_prompt_tokens", prefix.Prompt)
 	line.close()
 
-	line.float("non_generation_time", &s.NonGenerationTime)
+	line.float("non_generation_time", s.NonGenerationTime)
 	line.bool("remove_sample", s.Remove)
 	line.raw("train_metadata", s.TrainMetadata, "null")
 	line.buf = append(line.buf, '}', '\n')
@@ -124,17 +124,23 @@ func (e *encoder) bool(name string, x bool) {
 	e.buf = strconv.AppendBool(e.buf, x)
 }
 
-func (e *encoder) float(name string, x *float64) {
+func (e *encoder) float(name string, x float64) {
 	e.key(name)
-	if x == nil {
-		e.buf = append(e.buf, "null"...)
-		return
-	}
-	if math.IsNaN(*x) || math.IsInf(*x, 0) {
+	if math.IsNaN(x) || math.IsInf(x, 0) {
 		e.fail(name)
 		return
 	}
-	e.buf = strconv.AppendFloat(e.buf, *x, 'g', -1, 64)
+	e.buf = strconv.AppendFloat(e.buf, x, 'g', -1, 64)
+}
+
+// reward writes null for a sample that nothing scored.
+func (e *encoder) reward(s *rollout.Sample) {
+	if reward, scored := score(s); scored {
+		e.float("reward", reward)
+		return
+	}
+	e.key("reward")
+	e.buf = append(e.buf, "null"...)
 }
 
 func (e *encoder) fail(name string) {

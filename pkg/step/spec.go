@@ -116,7 +116,7 @@ func (v *view) counterMetrics(m *metrics, prefix string, cfg Config) {
 	if all.cacheCalls == 0 {
 		m.miss(prefix+"avg_cached_tokens_per_sample", uncounted)
 	} else {
-		m.ratio(prefix+"avg_cached_tokens_per_sample", float64(all.cached), float64(len(v.rows)), noSamples)
+		m.ratio(prefix+"avg_cached_tokens_per_sample", float64(all.cached), float64(v.samples), noSamples)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 // in the order of the groups, so that merging the tallies of parts, in order,
 // gives what counting the whole would.
 type tally struct {
-	episodes int
 	outcomes counter[rollout.Outcome]
 	failures counter[string]
 	verdicts counter[rollout.Disposition]
@@ -46,7 +45,6 @@ func (t *tally) group(g *rollout.Group) {
 
 // episode counts one episode and all its calls.
 func (t *tally) episode(e *rollout.Episode, d rollout.Disposition) {
-	t.episodes++
 	t.outcomes.add(e.Outcome)
 	t.verdicts.add(d)
 	if e.Failure != nil {
@@ -114,9 +112,13 @@ func (t *tally) calls(calls []rollout.GenerationRecord) int {
 	return turns
 }
 
+// grow makes room in the lists, which are empty.
+func (t *tally) grow(durations, queued, latencies int) {
+	t.durations, t.queued, t.latencies = make([]float64, 0, durations), make([]float64, 0, queued), make([]float64, 0, latencies)
+}
+
 // merge adds what another tally counted.
 func (t *tally) merge(o *tally) {
-	t.episodes += o.episodes
 	t.outcomes.merge(&o.outcomes)
 	t.failures.merge(&o.failures)
 	t.verdicts.merge(&o.verdicts)

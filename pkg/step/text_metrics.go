@@ -9,10 +9,10 @@ import (
 
 // textMetrics sets what is read from the samples' texts and metadata.
 func (v *view) textMetrics(m *metrics, prefix string, cfg Config) {
-	n := float64(len(v.rows))
+	n := float64(v.samples)
 	repetitive := 0.0
-	for i := range v.rows {
-		if v.rows[i].repetitive {
+	for r := range v.rows {
+		if r.repetitive {
 			repetitive++
 		}
 	}

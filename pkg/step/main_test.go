@@ -1,0 +1,9 @@
+package step
+
+import (
+	"testing"
+
+	"github.com/sheaf-rl/sheaf/internal/leaktest"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
