@@ -38,7 +38,7 @@ type Config struct {
 }
 
 // Client is one engine. It is safe for concurrent use, and implements
-// [engine.Generator] and [engine.Admin].
+// [engine.Generator], [engine.Admin] and [engine.Tokenizer].
 type Client struct {
 	id       string
 	base     string
@@ -56,6 +56,7 @@ type Client struct {
 var (
 	_ engine.Generator = (*Client)(nil)
 	_ engine.Admin     = (*Client)(nil)
+	_ engine.Tokenizer = (*Client)(nil)
 )
 
 const (
