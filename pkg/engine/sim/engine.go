@@ -45,6 +45,13 @@ type Config struct {
 	// Tokenizer turns text to ids and back. Without one the engine behaves like
 	// SGLang's --skip-tokenizer-init: ids in, ids out, no text.
 	Tokenizer Tokenizer
+	// Conversations renders chat completions; without it there are none.
+	Conversations Conversations
+	// ParseTools and ParseReasoning take chat replies apart, as SGLang does when it
+	// is given a tool call parser and a reasoning parser.
+	ParseTools, ParseReasoning bool
+	// CacheReport adds the cached tokens to the usage of chat completions.
+	CacheReport bool
 	// EOS are the tokens that end a response unless a request says ignore_eos.
 	// Default: what generation_config.json or config.json in ModelPath names, else
 	// the policy's padding token.
@@ -67,6 +74,8 @@ type Config struct {
 	// sampling: a zero-latency engine for measuring its clients.
 	Stub int
 
+	// Script is a prior on what replies say, nil = none.
+	Script *Script
 	// Faults is a script of what goes wrong; see [ParseFaults].
 	Faults []FaultRule
 

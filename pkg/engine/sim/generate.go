@@ -176,6 +176,7 @@ func (e *Engine) newGeneration(body *generateBody) (*generation, error) {
 		req.inputStart = min(*body.LogprobStartLen, len(ids)-1)
 	}
 	req.prepare(e.config.EOS)
+	req.prior = e.priorOf(ids, req.seed)
 	return &generation{
 		request: req, input: ids, dialect: &e.config.Dialect, reportedPrompt: len(ids),
 		returnPrompt: body.ReturnPromptTokenIDs, textInLogprobs: body.ReturnTextInLogprobs,

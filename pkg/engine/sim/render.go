@@ -45,9 +45,7 @@ func (e *Engine) appendMeta(buf []byte, gen *generation, p *progress, from int) 
 	version := p.version
 	if d.spans {
 		// Then the one version is that of the last token, not the current one.
-		if n := len(p.spans); n > 0 {
-			version = p.spans[n-1].version
-		}
+		version = p.lastVersion()
 		buf = appendSpans(append(buf, `,"weight_versions":`...), p)
 	}
 	buf = append(append(buf, `,"weight_version":`...), quote(version)...)
@@ -183,6 +181,8 @@ func appendFinish(buf []byte, f *finish) []byte {
 		return append(appendInt(append(buf, `{"type":"length","length":`...), f.length), '}')
 	case f.kind == finishStop && f.stop != "":
 		return append(append(append(buf, `{"type":"stop","matched":`...), quote(f.stop)...), '}')
+	case f.kind == finishToolCalls:
+		return append(buf, `{"type":"tool_calls","matched":null}`...)
 	case f.kind == finishStop:
 		return append(appendInt(append(buf, `{"type":"stop","matched":`...), int(f.matched)), '}')
 	}

@@ -244,6 +244,9 @@ func (s *scheduler) emit(r *request, t sampled) {
 	if r.counts != nil {
 		r.counts[t.token]++
 	}
+	if r.prior != nil {
+		r.prior.said(r.generated()-1, t.token)
+	}
 	if n := len(r.spans); n == 0 || r.spans[n-1].version != s.version {
 		r.spans = append(r.spans, span{version: s.version, start: r.generated() - 1})
 	}
