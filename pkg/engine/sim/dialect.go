@@ -29,6 +29,11 @@ type Dialect struct {
 	// chatIDs says that chat completions take input_ids and return meta_info;
 	// older ones ignore both without a word.
 	chatIDs bool
+	// loadTotals and loadPending say that /v1/loads has sums over the ranks, and
+	// counts the tokens of waiting requests.
+	loadTotals, loadPending bool
+	// tokenizeMessages says that /v1/tokenize renders messages.
+	tokenizeMessages bool
 }
 
 // LatestDialect is the default of an engine.
@@ -38,32 +43,35 @@ const LatestDialect = "0.5.23"
 var dialects = []Dialect{
 	{
 		Name:           "0.5.3",
-		bareQueueAbort: true, weightVersionRoute: true,
+		bareQueueAbort: true, weightVersionRoute: true, loadTotals: true,
 	},
 	{
 		Name:      "0.5.10",
 		proposed:  []string{"spec_draft_token_num"},
 		correct:   []string{"spec_accept_token_num"},
 		histogram: []string{"spec_accept_histogram"}, retractions: "total_retractions", reasoning: true,
+		loadTotals: true,
 	},
 	{
 		Name:      "0.5.11",
 		proposed:  []string{"spec_proposed_drafts"},
 		correct:   []string{"spec_accepted_drafts"},
 		histogram: []string{"spec_accept_histogram"}, retractions: "total_retractions", reasoning: true,
+		loadTotals: true, loadPending: true,
 	},
 	{
 		Name:      "0.5.12",
 		proposed:  []string{"spec_num_proposed_drafts", "spec_proposed_drafts"},
 		correct:   []string{"spec_num_correct_drafts", "spec_accepted_drafts"},
 		histogram: []string{"spec_correct_drafts_histogram", "spec_accept_histogram"}, retractions: "num_retractions", reasoning: true,
+		loadTotals: true, loadPending: true, tokenizeMessages: true,
 	},
 	{
 		Name:      LatestDialect,
 		proposed:  []string{"spec_num_proposed_drafts"},
 		correct:   []string{"spec_num_correct_drafts"},
 		histogram: []string{"spec_correct_drafts_histogram"}, retractions: "num_retractions", reasoning: true,
-		spans: true, chatIDs: true,
+		spans: true, chatIDs: true, loadPending: true, tokenizeMessages: true,
 	},
 }
 
