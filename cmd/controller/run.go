@@ -145,6 +145,9 @@ func openPrompts(cfg *config.Config) (*prompt.Source, error) {
 		InputKey: cfg.Data.InputKey, LabelKey: cfg.Data.LabelKey, MetadataKey: cfg.Data.MetadataKey,
 		ToolsKey: cfg.Data.ToolsKey, Shuffle: cfg.Data.Shuffle, Seed: cfg.Run.Seed, SkipBad: cfg.Data.SkipBad,
 	})
+	if row := (*prompt.RowError)(nil); errors.As(err, &row) {
+		err = fmt.Errorf("%w\ncorrect the rows, or leave them out with data.skip_bad: true", err)
+	}
 	if err != nil {
 		return nil, usageError{err}
 	}

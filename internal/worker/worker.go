@@ -38,7 +38,7 @@ type Config struct {
 type Worker struct {
 	Config
 	spec  rollout.RunSpec
-	slots chan struct{}
+	slots *slots
 	drain chan struct{}
 	once  sync.Once
 }
@@ -57,7 +57,7 @@ func New(cfg Config) (*Worker, error) {
 	if cfg.Slots < 1 {
 		return nil, fmt.Errorf("worker slots: %d, want at least 1", cfg.Slots)
 	}
-	return &Worker{Config: cfg, spec: cfg.Member.Spec(), slots: make(chan struct{}, cfg.Slots), drain: make(chan struct{})}, nil
+	return &Worker{Config: cfg, spec: cfg.Member.Spec(), slots: newSlots(cfg.Slots), drain: make(chan struct{})}, nil
 }
 
 // Drain makes Run return once the jobs it holds are done. It may be called at
@@ -85,23 +85,22 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 	})
 	for {
-		// A slot is taken before the job is: a full worker leaves jobs to others.
-		if !w.take(leasing) {
+		if !w.slots.room(leasing) {
 			return nil
 		}
 		l, err := w.Member.Lease(leasing)
 		if err != nil {
-			<-w.slots
 			if leasing.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("lease a job: %w", err)
 		}
+		w.slots.add(len(l.Job().Episodes))
 		held.Go(func() { w.work(ctx, l) })
 	}
 }
 
-// work runs one lease. The caller has taken a slot for its first episode.
+// work runs one lease, whose episodes are due in the slots.
 func (w *Worker) work(ctx context.Context, l bus.Lease) {
 	job := l.Job()
 	log := w.Log.With("job", job.ID(), "attempt", l.Attempt())
@@ -136,13 +135,8 @@ func (w *Worker) work(ctx context.Context, l bus.Lease) {
 	}
 }
 
-// episodes runs and stores the job's episodes, each in a slot. The first slot is
-// taken already.
+// episodes runs and stores the job's episodes, each in a slot.
 func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) error {
-	if len(job.Episodes) == 0 {
-		<-w.slots
-		return nil
-	}
 	ids, text, promptErr := w.Text.EncodePrompt(job.Prompt)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -155,12 +149,13 @@ func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) err
 		}
 	}
 	for i, index := range job.Episodes {
-		if i > 0 && !w.take(ctx) {
+		if !w.slots.take(ctx) {
+			w.slots.drop(len(job.Episodes) - i)
 			fail(context.Cause(ctx))
 			break
 		}
 		wg.Go(func() {
-			defer func() { <-w.slots }()
+			defer w.slots.release()
 			a := attempt{w: w, job: job, index: index, number: l.Attempt(), promptIDs: ids, promptText: text}
 			e := a.run(ctx, promptErr)
 			if e == nil {
@@ -174,14 +169,4 @@ func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) err
 	}
 	wg.Wait()
 	return first
-}
-
-// take waits for a slot; false when ctx ended first.
-func (w *Worker) take(ctx context.Context) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case w.slots <- struct{}{}:
-		return true
-	}
 }

@@ -142,8 +142,29 @@ func (m *Model) Family(name string) (*Family, error) {
 		f.openers = append(f.openers, opener)
 		f.trailing = append(f.trailing, opener)
 	}
+	if name == "default" {
+		f.findSeam()
+	}
 	f.selfTest()
 	return f, nil
+}
+
+// findSeam looks at what the template writes behind a reply. Where that begins
+// with the model's end token, the engine's reply ends in it and the rest is still
+// to come.
+func (f *Family) findSeam() {
+	eos, ok := f.model.EOS()
+	if !ok {
+		return
+	}
+	text, err := f.Render([]rollout.Message{rollout.NewMessage("user", "hello"), rollout.NewMessage("assistant", marker)}, RenderOptions{})
+	at := strings.LastIndex(text, marker)
+	if err != nil || at < 0 {
+		return // selfTest says what is wrong with such a template
+	}
+	if ids := f.model.tokenizer.Encode(text[at+len(marker):], false); len(ids) > 0 && ids[0] == eos {
+		f.endOfTurn, f.afterTurn, f.trailing = eos, ids[1:], ids[1:]
+	}
 }
 
 // Name returns the family's name.

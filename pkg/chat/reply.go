@@ -59,18 +59,25 @@ type Piece struct {
 // the content as the model wrote it.
 func (f *Family) ParseReply(text string, opt ReplyOptions) Reply {
 	p := f.NewReplyParser(opt)
+	r := joinPieces(append(p.Next(text), p.Finish()...))
+	r.HasReasoning = p.reasoned
+	return r
+}
+
+func joinPieces(pieces []Piece) Reply {
 	var r Reply
-	for _, piece := range append(p.Next(text), p.Finish()...) {
+	var reasoning, content strings.Builder
+	for _, piece := range pieces {
 		switch piece.Kind {
 		case ReasoningPiece:
-			r.Reasoning += piece.Text
+			reasoning.WriteString(piece.Text)
 		case ContentPiece:
-			r.Content += piece.Text
+			content.WriteString(piece.Text)
 		case CallPiece:
 			r.ToolCalls = append(r.ToolCalls, piece.Call)
 		}
 	}
-	r.HasReasoning = p.reasoned
+	r.Reasoning, r.Content = reasoning.String(), content.String()
 	return r
 }
 

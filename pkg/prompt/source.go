@@ -17,7 +17,7 @@ import (
 
 // Config says which file to read, how, and in which order to deal its rows.
 type Config struct {
-	// Path is a file of JSON lines. It may end in "@[a:b]", which keeps the rows
+	// Path is a file of JSON lines or of Parquet. It may end in "@[a:b]", which keeps the rows
 	// from a to before b, counted from 0, and from the end where negative.
 	Path string
 	// Name names the data set in prompts; the file's name without its ending
@@ -64,7 +64,8 @@ var (
 // maxListed bounds the bad rows listed in one error.
 const maxListed = 20
 
-// Open reads a file. Blank lines are no rows. Its error lists the bad rows, each
+// Open reads a file of JSON lines, or of Parquet, whose values it takes as the
+// JSON that they would be in JSON lines. Blank lines are no rows. Its error lists the bad rows, each
 // a [*RowError].
 func Open(cfg Config) (*Source, error) {
 	file, part, err := cutSlice(cfg.Path)
@@ -74,6 +75,13 @@ func Open(cfg Config) (*Source, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("prompts: %w", err)
+	}
+	if bytes.HasPrefix(text, []byte(parquetMagic)) {
+		rows, err := parquetRows(text, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("prompts %s: %w", file, err)
+		}
+		return newSource(file, rows, part, cfg)
 	}
 	return newSource(file, jsonLines(text), part, cfg)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
@@ -38,15 +37,17 @@ var (
 )
 
 // Types names the verifiers of [New].
-func Types() []string { return []string{"exact"} }
+func Types() []string { return []string{"exact", "math"} }
 
 // New returns the verifier of the spec.
 func New(spec rollout.RewardSpec) (Scorer, error) {
 	switch spec.Type {
 	case "exact":
 		return local(Exact), nil
+	case "math":
+		return local(Math), nil
 	default:
-		return nil, fmt.Errorf("%w %q: use one of %s", ErrType, spec.Type, strings.Join(slices.Sorted(slices.Values(Types())), ", "))
+		return nil, fmt.Errorf("%w %q: use one of %s", ErrType, spec.Type, strings.Join(Types(), ", "))
 	}
 }
 

@@ -79,7 +79,7 @@ func TestNew(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := New(rollout.RewardSpec{Type: "exakt"}); !errors.Is(err, ErrType) || !strings.Contains(err.Error(), `"exakt": use one of exact`) {
+	if _, err := New(rollout.RewardSpec{Type: "exakt"}); !errors.Is(err, ErrType) || !strings.Contains(err.Error(), `"exakt": use one of exact, math`) {
 		t.Errorf("%v", err)
 	}
 }

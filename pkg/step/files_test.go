@@ -128,3 +128,40 @@ func TestWriteRank(t *testing.T) {
 		t.Errorf("metadata %v, want %v", f.Metadata, want)
 	}
 }
+
+func TestRanksShareTheBatch(t *testing.T) {
+	cfg := Config{Estimator: GRPO, Normalize: true}
+	r, err := Reduce(cfg, Dispose(cfg, []rollout.Group{answers(t, 0, 1, 0, 1), answers(t, 1, 1, 0)}), Window{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := r.Schedule(Layout{DPSize: 2, GlobalBatchSize: 4, Packing: FixedSize})
+	if err != nil {
+		t.Fatal(err)
+	}
+	batch := NewBatch(cfg, r, s)
+	var files [2]*safetensors.File
+	for rank := range files {
+		var buf bytes.Buffer
+		if err := batch.WriteRank(&buf, rank); err != nil {
+			t.Fatal(err)
+		}
+		if files[rank], err = safetensors.Parse(buf.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		values(t, files[rank], "total_lengths", int64(7), 8, 9, 7, 8)
+		values(t, files[rank], "raw_reward_all", float32(1), 0, 1, 1, 0)
+	}
+	values(t, files[0], "partition", int64(0), 2)
+	values(t, files[0], "tokens_offsets", int64(0), 7, 16)
+	values(t, files[1], "partition", int64(1), 3)
+	values(t, files[1], "rewards", float32(-2.0/3), 0.5)
+	if got, want := files[1].Metadata["micro_batch_indices"], "[[0],[1]]"; got != want {
+		t.Errorf("micro_batch_indices %s, want %s", got, want)
+	}
+	trained := r.Report.Ledger.Books.Trained
+	r.Drop(s.Dropped)
+	if b := r.Report.Ledger.Books; len(s.Dropped) != 1 || b.Trained != trained-5 || b.Masked != 5 {
+		t.Errorf("dropped %v, books %+v", s.Dropped, b)
+	}
+}

@@ -90,81 +90,96 @@ func (f *facts) mismatch(list []byte) {
 }
 
 // members calls visit with each member of a JSON object, key unquoted and value
-// as it stands, and stops where the text is no valid object. It reads a large
-// object much faster than decoding it, and copies nothing but keys with escapes.
+// as it stands, and stops where the text is no valid object. It reads much faster
+// than decoding would, and copies nothing but keys with escapes.
 func members(object json.RawMessage, visit func(key, value []byte)) {
-	s := skipSpace(object)
-	if len(s) == 0 || s[0] != '{' {
+	i := skipSpace(object, 0)
+	if i == len(object) || object[i] != '{' {
 		return
 	}
-	s = s[1:]
+	i++
 	for {
-		if s = skipSpace(s); len(s) > 0 && s[0] == ',' {
-			s = skipSpace(s[1:])
+		i = skipSpace(object, i)
+		if i < len(object) && object[i] == ',' {
+			i = skipSpace(object, i+1)
 		}
-		n := valueLen(s)
-		if n < 2 || s[0] != '"' {
+		if i == len(object) || object[i] != '"' {
 			return
 		}
-		key := s[1 : n-1]
+		end := stringEnd(object, i)
+		if end < 0 {
+			return
+		}
+		key := object[i+1 : end-1]
 		if bytes.IndexByte(key, '\\') >= 0 {
-			key = []byte(text(s[:n]))
+			key = []byte(text(object[i:end]))
 		}
-		s = skipSpace(s[n:])
-		if len(s) == 0 || s[0] != ':' {
+		i = skipSpace(object, end)
+		if i == len(object) || object[i] != ':' {
 			return
 		}
-		s = skipSpace(s[1:])
-		if n = valueLen(s); n == 0 {
+		i = skipSpace(object, i+1)
+		if end = valueEnd(object, i); end <= i {
 			return
 		}
-		visit(key, s[:n])
-		s = s[n:]
+		visit(key, object[i:end])
+		i = end
 	}
 }
 
-func skipSpace(s []byte) []byte {
-	for len(s) > 0 && (s[0] == ' ' || s[0] == '\t' || s[0] == '\r' || s[0] == '\n') {
-		s = s[1:]
+// skipSpace returns the first index from i on that holds no space.
+func skipSpace(s []byte, i int) int {
+	for i < len(s) && s[i] <= ' ' {
+		i++
 	}
-	return s
+	return i
 }
 
-// valueLen is the length of the JSON value at the start of s, 0 if there is none.
-func valueLen(s []byte) int {
+// stringEnd is the index after the JSON string that starts at i, −1 if it does
+// not end.
+func stringEnd(s []byte, i int) int {
+	for at := i + 1; ; {
+		quote := bytes.IndexByte(s[at:], '"')
+		if quote < 0 {
+			return -1
+		}
+		at += quote + 1
+		escapes := 0
+		for s[at-2-escapes] == '\\' {
+			escapes++
+		}
+		if escapes%2 == 0 {
+			return at
+		}
+	}
+}
+
+// valueEnd is the index after the JSON value that starts at i, −1 if it does not
+// end.
+func valueEnd(s []byte, i int) int {
 	depth := 0
-	for i := 0; i < len(s); i++ {
+	for i < len(s) {
 		switch s[i] {
 		case '"':
-			for i++; i < len(s) && s[i] != '"'; i++ {
-				if s[i] == '\\' {
-					i++
-				}
+			if i = stringEnd(s, i); i < 0 || depth == 0 {
+				return i
 			}
-			if i >= len(s) {
-				return 0
-			}
+			continue
 		case '{', '[':
 			depth++
-			continue
 		case '}', ']':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+			if depth < 0 { // after a number or a word
+				return i
+			}
+		case ',', ' ', '\t', '\r', '\n':
 			if depth == 0 {
 				return i
 			}
-			depth--
-		case ',', ' ', '\t', '\r', '\n', ':':
-			if depth == 0 {
-				return i
-			}
-			continue
-		default:
-			if depth == 0 && i+1 < len(s) {
-				continue
-			}
 		}
-		if depth == 0 {
-			return i + 1
-		}
+		i++
 	}
-	return 0
+	return -1
 }
