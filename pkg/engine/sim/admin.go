@@ -1,7 +1,9 @@
 package sim
 
 import (
+	"crypto/subtle"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -43,9 +45,22 @@ func (e *Engine) routes() http.Handler {
 		"GET /v1/models":                  e.serveModels,
 		"GET /metrics":                    promhttp.HandlerFor(e.registry, promhttp.HandlerOpts{}).ServeHTTP,
 	} {
-		mux.HandleFunc(pattern, handler)
+		if path := pattern[strings.IndexByte(pattern, '/'):]; !slices.Contains(e.config.Dialect.lacks, path) {
+			mux.HandleFunc(pattern, handler)
+		}
 	}
-	return mux
+	if e.config.APIKey == "" {
+		return mux
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		open := strings.HasPrefix(r.URL.Path, "/health") || strings.HasPrefix(r.URL.Path, "/metrics")
+		token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !open && subtle.ConstantTimeCompare([]byte(token), []byte(e.config.APIKey)) != 1 {
+			writeJSON(w, http.StatusUnauthorized, map[string]any{"error": "Unauthorized"})
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // serveHealth answers when the scheduler takes a turn. While the engine is paused

@@ -24,6 +24,8 @@ type Dialect struct {
 	// bareQueueAbort: a request aborted in the queue has no output_ids, no weight
 	// version and a prompt of 0 tokens (hazard 9).
 	bareQueueAbort bool
+	// lacks lists the paths that the release does not have.
+	lacks []string
 	// weightVersionRoute says that /get_weight_version answers.
 	weightVersionRoute bool
 	// chatIDs says that chat completions take input_ids and return meta_info;
@@ -44,6 +46,7 @@ var dialects = []Dialect{
 	{
 		Name:           "0.5.3",
 		bareQueueAbort: true, weightVersionRoute: true, loadTotals: true,
+		lacks: []string{"/model_info", "/server_info", "/weight_version", "/tokenize", "/v1/tokenize", "/v1/loads"},
 	},
 	{
 		Name:      "0.5.10",
@@ -71,6 +74,7 @@ var dialects = []Dialect{
 		proposed:  []string{"spec_num_proposed_drafts"},
 		correct:   []string{"spec_num_correct_drafts"},
 		histogram: []string{"spec_correct_drafts_histogram"}, retractions: "num_retractions", reasoning: true,
+		lacks: []string{"/get_load", "/get_weight_version", "/weight_version"},
 		spans: true, chatIDs: true, loadPending: true, tokenizeMessages: true,
 	},
 }

@@ -162,12 +162,8 @@ func (e *Engine) serveLoads(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, answer)
 }
 
-// serveOldLoad is the older form, which the newest releases no longer have.
-func (e *Engine) serveOldLoad(w http.ResponseWriter, r *http.Request) {
-	if !e.config.Dialect.loadTotals {
-		http.NotFound(w, r)
-		return
-	}
+// serveOldLoad is the older form.
+func (e *Engine) serveOldLoad(w http.ResponseWriter, _ *http.Request) {
 	l, err := e.load()
 	if err != nil {
 		writeError(w, err)
