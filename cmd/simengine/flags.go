@@ -35,10 +35,15 @@ type flags struct {
 
 	IncrementalStreamingOutput bool `help:"Streams send what is new instead of all so far."`
 
+	APIKey   string `name:"api-key" help:"Bearer token that calls have to bring." env:"SHEAF_SIM_API_KEY" placeholder:"KEY"`
+	NodeRank int    `help:"Ranks above 0 of a multi-node engine serve nothing and only wait." default:"0"`
+
 	SpeculativeAlgorithm      string `help:"EAGLE turns speculative decoding on." placeholder:"NAME"`
 	SpeculativeNumSteps       int    `help:"Tokens the draft proposes per verify." default:"3"`
 	SpeculativeEagleTopk      int    `help:"Branches of the draft; only a chain, 1, is simulated." default:"1"`
 	SpeculativeNumDraftTokens int    `help:"Tokens per verify, one more than the steps." default:"4"`
+
+	Real realEngineFlags `embed:""`
 
 	Dialect      string  `help:"Release of SGLang whose keys are reported: 0.5.3 (verify counts only), 0.5.10, 0.5.11, 0.5.12 or 0.5.23." default:"0.5.23"`
 	LatencyScale float64 `help:"Scale of the latency model; 0 is as fast as the host, 1 resembles a real engine." default:"0"`
@@ -46,6 +51,27 @@ type flags struct {
 	Script       string  `help:"YAML file with a prior on what replies say, for demos with tools." placeholder:"FILE"`
 	Faults       string  `help:"YAML file that scripts faults; docs/sim-engine.md has the format." placeholder:"FILE"`
 	DrainSeconds float64 `help:"How long requests in flight may take after SIGTERM." default:"30"`
+}
+
+// realEngineFlags are flags of SGLang that mean nothing without GPUs. They are
+// taken so that a launch command works unchanged with this program in place of
+// the real server; the log says which were given.
+type realEngineFlags struct {
+	TpSize                      int     `hidden:""`
+	DpSize                      int     `hidden:""`
+	EpSize                      int     `hidden:""`
+	PpSize                      int     `hidden:""`
+	EnableDpAttention           bool    `hidden:""`
+	Nnodes                      int     `hidden:""`
+	DistInitAddr                string  `hidden:""`
+	NcclPort                    int     `hidden:""`
+	BaseGpuID                   int     `hidden:"" name:"base-gpu-id"`
+	MemFractionStatic           float64 `hidden:""`
+	TrustRemoteCode             bool    `hidden:""`
+	EnableMemorySaver           bool    `hidden:""`
+	EnableDraftWeightsCpuBackup bool    `hidden:""`
+	SkipServerWarmup            bool    `hidden:""`
+	WatchdogTimeout             float64 `hidden:""`
 }
 
 // level is the log level by SGLang's names.
@@ -75,7 +101,11 @@ func (f *flags) config(log *slog.Logger) (sim.Config, error) {
 		Dialect: dialect, Latency: sim.DefaultLatency(), Stub: f.Stub,
 		IncrementalStreaming: f.IncrementalStreamingOutput, EnableMetrics: f.EnableMetrics, Log: log,
 	}
+	config.APIKey = f.APIKey
 	config.Latency.Scale = f.LatencyScale
+	if f.Real != (realEngineFlags{}) {
+		log.Info("flags that mean nothing without GPUs were given", "flags", fmt.Sprintf("%+v", f.Real))
+	}
 	if f.LatencyScale < 0 || f.DrainSeconds < 0 || f.Stub < 0 {
 		return sim.Config{}, fmt.Errorf("%w: --latency-scale, --drain-seconds and --stub cannot be negative", errUsage)
 	}

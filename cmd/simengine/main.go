@@ -72,6 +72,11 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if f.NodeRank > 0 {
+		log.Warn("a rank above 0 of a simulated engine has nothing to do", "rank", f.NodeRank)
+		<-ctx.Done()
+		return nil
+	}
 	engine, err := sim.New(config)
 	if err != nil {
 		return err

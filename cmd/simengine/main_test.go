@@ -24,7 +24,7 @@ func TestServesUntilToldToStop(t *testing.T) {
 	var stderr bytes.Buffer
 	code := make(chan int, 1)
 	go func() {
-		code <- run(ctx, []string{"--model-path", tiny, "--port", "0", "--served-model-name", "tiny"}, stdout, &stderr)
+		code <- run(ctx, []string{"--model-path", tiny, "--port", "0", "--served-model-name", "tiny", "--tp-size", "8", "--mem-fraction-static", "0.8"}, stdout, &stderr)
 	}()
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {

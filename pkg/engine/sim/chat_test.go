@@ -221,9 +221,11 @@ func TestScriptedToolCall(t *testing.T) {
 // TestScriptGoesOnInsideAReply resumes a reply that was cut.
 func TestScriptGoesOnInsideAReply(t *testing.T) {
 	engine := withChat(t, func(c *sim.Config) { c.Script = scripted(t) })
-	r := generate(t, engine, object{"text": question(1, 1) + "It ra", "sampling_params": object{"max_new_tokens": 20}})
-	if r.Text != "ins." {
-		t.Errorf("the reply goes on with %q, want %q", r.Text, "ins.")
+	for prompt, want := range map[string]string{question(1, 1) + "It ra": "ins.", "no chat at all": "It rains."} {
+		r := generate(t, engine, object{"text": prompt, "sampling_params": object{"max_new_tokens": 20}})
+		if r.Text != want {
+			t.Errorf("%q goes on with %q, want %q", prompt, r.Text, want)
+		}
 	}
 }
 

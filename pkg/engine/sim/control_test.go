@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -406,6 +407,44 @@ func TestTokenizeAndModels(t *testing.T) {
 	}
 	post(t, bare, "/generate", `{"text":"a"}`, 400)
 	post(t, bare, "/generate", `{"input_ids":[97],"sampling_params":{"stop":"a"}}`, 400)
+}
+
+func TestRoutesByRelease(t *testing.T) {
+	for dialect, lacking := range map[string][]string{
+		"0.5.3":  {"/model_info", "/server_info", "/v1/loads"},
+		"0.5.10": nil,
+		"0.5.23": {"/get_load"},
+	} {
+		engine := newEngine(t, func(c *sim.Config) { c.Dialect, _ = sim.DialectNamed(dialect) })
+		for _, path := range []string{"/model_info", "/get_model_info", "/server_info", "/get_server_info", "/v1/loads", "/get_load"} {
+			want := 200
+			if slices.Contains(lacking, path) {
+				want = 404
+			}
+			if status, _ := call(t, engine, "GET", path, ""); status != want {
+				t.Errorf("%s %s answers %d, want %d", dialect, path, status, want)
+			}
+		}
+	}
+}
+
+func TestAPIKey(t *testing.T) {
+	engine := newEngine(t, func(c *sim.Config) { c.APIKey = "secret" })
+	for _, tt := range []struct {
+		path, header string
+		want         int
+	}{
+		{"/model_info", "", 401}, {"/model_info", "Bearer wrong", 401}, {"/model_info", "Bearer secret", 200},
+		{"/health", "", 200}, {"/metrics", "", 200},
+	} {
+		request := httptest.NewRequest("GET", tt.path, nil)
+		request.Header.Set("Authorization", tt.header)
+		recorder := httptest.NewRecorder()
+		engine.Handler().ServeHTTP(recorder, request)
+		if recorder.Code != tt.want {
+			t.Errorf("%s with %q answers %d, want %d", tt.path, tt.header, recorder.Code, tt.want)
+		}
+	}
 }
 
 func TestStub(t *testing.T) {

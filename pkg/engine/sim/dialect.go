@@ -24,11 +24,18 @@ type Dialect struct {
 	// bareQueueAbort: a request aborted in the queue has no output_ids, no weight
 	// version and a prompt of 0 tokens (hazard 9).
 	bareQueueAbort bool
+	// lacks lists the paths that the release does not have.
+	lacks []string
 	// weightVersionRoute says that /get_weight_version answers.
 	weightVersionRoute bool
 	// chatIDs says that chat completions take input_ids and return meta_info;
 	// older ones ignore both without a word.
 	chatIDs bool
+	// loadTotals and loadPending say that /v1/loads has sums over the ranks, and
+	// counts the tokens of waiting requests.
+	loadTotals, loadPending bool
+	// tokenizeMessages says that /v1/tokenize renders messages.
+	tokenizeMessages bool
 }
 
 // LatestDialect is the default of an engine.
@@ -38,32 +45,37 @@ const LatestDialect = "0.5.23"
 var dialects = []Dialect{
 	{
 		Name:           "0.5.3",
-		bareQueueAbort: true, weightVersionRoute: true,
+		bareQueueAbort: true, weightVersionRoute: true, loadTotals: true,
+		lacks: []string{"/model_info", "/server_info", "/weight_version", "/tokenize", "/v1/tokenize", "/v1/loads"},
 	},
 	{
 		Name:      "0.5.10",
 		proposed:  []string{"spec_draft_token_num"},
 		correct:   []string{"spec_accept_token_num"},
 		histogram: []string{"spec_accept_histogram"}, retractions: "total_retractions", reasoning: true,
+		loadTotals: true,
 	},
 	{
 		Name:      "0.5.11",
 		proposed:  []string{"spec_proposed_drafts"},
 		correct:   []string{"spec_accepted_drafts"},
 		histogram: []string{"spec_accept_histogram"}, retractions: "total_retractions", reasoning: true,
+		loadTotals: true, loadPending: true,
 	},
 	{
 		Name:      "0.5.12",
 		proposed:  []string{"spec_num_proposed_drafts", "spec_proposed_drafts"},
 		correct:   []string{"spec_num_correct_drafts", "spec_accepted_drafts"},
 		histogram: []string{"spec_correct_drafts_histogram", "spec_accept_histogram"}, retractions: "num_retractions", reasoning: true,
+		loadTotals: true, loadPending: true, tokenizeMessages: true,
 	},
 	{
 		Name:      LatestDialect,
 		proposed:  []string{"spec_num_proposed_drafts"},
 		correct:   []string{"spec_num_correct_drafts"},
 		histogram: []string{"spec_correct_drafts_histogram"}, retractions: "num_retractions", reasoning: true,
-		spans: true, chatIDs: true,
+		lacks: []string{"/get_load", "/get_weight_version", "/weight_version"},
+		spans: true, chatIDs: true, loadPending: true, tokenizeMessages: true,
 	},
 }
 

@@ -70,6 +70,9 @@ type Config struct {
 	Latency     Latency      // default: none
 	Clock       Clock        // default: real time
 
+	// APIKey, when set, has to come as a bearer token with every call but health
+	// checks and metrics.
+	APIKey string
 	// Stub, when above 0, answers /generate with that many fixed tokens, without
 	// sampling: a zero-latency engine for measuring its clients.
 	Stub int

@@ -68,10 +68,9 @@ func (e *Engine) priorOf(prompt []int32, seed uint64) *prior {
 		return nil
 	}
 	text := tok.Decode(prompt, false)
-	turn := strings.Count(text, script.Assistant)
-	begun := text[strings.LastIndex(text, script.Assistant)+len(script.Assistant):]
-	if turn == 0 {
-		turn, begun = 1, ""
+	turn, begun := 1, ""
+	if i := strings.LastIndex(text, script.Assistant); i >= 0 {
+		turn, begun = strings.Count(text, script.Assistant), text[i+len(script.Assistant):]
 	}
 	for _, rule := range script.Rules {
 		if rule.Turn != 0 && rule.Turn != turn || !strings.Contains(text, rule.Contains) {
