@@ -11,23 +11,18 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-// row is what the metrics need to know of one accepted sample.
+// row is what is kept of one accepted sample: one line of a processor's cache.
 type row struct {
-	reward  float64 // when scored
-	tools   float64 // seconds outside engine calls
-	logprob float64 // sum over the effective tokens
+	reward float64 // when scored
+	tools  float64 // seconds outside engine calls
 
 	prompt, response int64 // tokens
 	effective        int64 // response tokens that the mask leaves in
-	known, off       int64 // trained tokens of a numbered version; of another than the step's
 
 	oldest    uint64 // oldest numbered version over the sample's calls, when numbered
 	oldestOwn uint64 // the same over its tokens, when numberedOwn
 
-	end                          ending
-	scored, excluded, truncated  bool
-	numbered, numberedOwn, mixed bool
-	repetitive                   bool
+	scored, excluded, numbered, numberedOwn bool
 }
 
 // trained is the number of tokens in the loss.
@@ -153,13 +148,12 @@ func (r *reader) episode(e *rollout.Episode) {
 
 // row reads a sample, calls being its episode's.
 func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
-	out := row{
-		tools: s.NonGenerationTime, prompt: int64(s.PromptLen()), response: int64(s.ResponseLen()),
-		truncated: s.Status() == rollout.StatusTruncated, repetitive: r.repeats.in(s.Response),
-	}
+	out := row{tools: s.NonGenerationTime, prompt: int64(s.PromptLen()), response: int64(s.ResponseLen())}
 	out.reward, out.scored = score(s)
-	out.excluded = s.Remove || !out.scored || r.cfg.MaskTruncated && out.truncated
-	out.effective, out.logprob = maskedSum(s.LossMask(), s.LogProbs())
+	truncated := s.Status() == rollout.StatusTruncated
+	out.excluded = s.Remove || !out.scored || r.cfg.MaskTruncated && truncated
+	var logprob float64
+	out.effective, logprob = maskedSum(s.LossMask(), s.LogProbs())
 
 	var finish rollout.FinishType
 	var seen versionRange
@@ -177,17 +171,31 @@ func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
 			seen.add(*g.Meta.WeightVersion, &r.versions)
 		}
 	}
-	out.oldest, out.numbered, out.mixed = seen.oldest, seen.numbered, seen.mixed
-	out.end = endOf(r.cfg, out, finish)
-	r.ageOf(&out, s)
+	out.oldest, out.numbered = seen.oldest, seen.numbered
+	r.age(&out, s)
+
+	t := r.tally
+	t.logprob += logprob
+	t.trained += out.trained()
+	t.ends[endOf(r.cfg, truncated, out.total(), finish)]++
+	t.truncated += one(truncated)
+	t.mixed += one(seen.mixed)
+	t.repetitive += one(r.repeats.in(s.Response))
 	return out
 }
 
-// ageOf reads the versions of the sample's tokens.
-func (r *reader) ageOf(out *row, s *rollout.Sample) {
+// one is 1 for true, 0 for false.
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// age reads the versions of the sample's tokens.
+func (r *reader) age(out *row, s *rollout.Sample) {
 	var own versionRange
-	spans := s.Versions()
-	for _, span := range spans {
+	for _, span := range s.Versions() {
 		own.add(span.Version, &r.versions)
 		n, numbered := r.versions.parse(span.Version)
 		if !numbered || out.excluded {
@@ -197,9 +205,9 @@ func (r *reader) ageOf(out *row, s *rollout.Sample) {
 		if span.Start > 0 || span.End < out.response {
 			tokens = ones(s.LossMask()[span.Start:span.End])
 		}
-		out.known += tokens
+		r.tally.versioned += tokens
 		if r.cfg.WeightVersion != nil && n != *r.cfg.WeightVersion {
-			out.off += tokens
+			r.tally.offPolicy += tokens
 		}
 	}
 	out.oldestOwn, out.numberedOwn = own.oldest, own.numbered
@@ -217,8 +225,8 @@ func score(s *rollout.Sample) (reward float64, scored bool) {
 
 // endOf tells how a sample ended. It ran out of context when it is truncated and
 // fills the context, or was cut although the engine had not.
-func endOf(cfg Config, r row, finish rollout.FinishType) ending {
-	if r.truncated && (finish != rollout.FinishLength || cfg.MaxContext > 0 && r.total() >= int64(cfg.MaxContext)) {
+func endOf(cfg Config, truncated bool, total int64, finish rollout.FinishType) ending {
+	if truncated && (finish != rollout.FinishLength || cfg.MaxContext > 0 && total >= int64(cfg.MaxContext)) {
 		return endContext
 	}
 	switch finish {
