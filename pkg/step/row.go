@@ -2,11 +2,8 @@ package step
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
-	"fmt"
 	"math"
-	"slices"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -50,101 +47,6 @@ const (
 
 // endingNames are the endings as metric keys name them.
 var endingNames = [endings]string{"other", "stop", "length", "abort", "tool", "context"}
-
-// reader reads groups: it makes rows and tells the tally. Its buffers are as long
-// as all episodes of its part; rows of a group are a piece of them.
-type reader struct {
-	cfg   Config
-	tally *tally
-
-	episodes []accepted
-	samples  []*rollout.Sample
-	rows     []row
-
-	// What is worth keeping from one sample to the next.
-	versions parsedVersions
-	repeats  repetition
-	chosen   []*rollout.Episode
-	// Where the last group began in episodes and rows.
-	firstEpisode, firstRow int
-}
-
-// group reads one group.
-func (r *reader) group(g *rollout.Group) error {
-	if len(g.Dispositions) != len(g.Episodes) {
-		return fmt.Errorf("%w: %d, %d", ErrDispositions, len(g.Dispositions), len(g.Episodes))
-	}
-	r.firstEpisode, r.firstRow = len(r.episodes), len(r.rows)
-	r.tally.group(g)
-	chosen := r.chosen[:0]
-	for j := range g.Episodes {
-		e := &g.Episodes[j]
-		if j > 0 && g.Episodes[j-1].ID.Index == e.ID.Index {
-			return fmt.Errorf("episode %d occurs twice: %w", e.ID.Index, ErrIdentity)
-		}
-		r.tally.episode(e, g.Dispositions[j])
-		if g.Dispositions[j].Verdict == rollout.Accepted {
-			chosen = append(chosen, e)
-		}
-	}
-	r.chosen = chosen
-	slices.SortStableFunc(chosen, func(a, b *rollout.Episode) int { return cmp.Compare(a.RolloutID, b.RolloutID) })
-	// All samples first, then all rows: memory that is asked for together comes
-	// together.
-	for i, e := range chosen {
-		if i > 0 && chosen[i-1].RolloutID == e.RolloutID {
-			return fmt.Errorf("rollout id %d occurs twice: %w", e.RolloutID, ErrIdentity)
-		}
-		if err := r.collect(g, e); err != nil {
-			return err
-		}
-	}
-	for _, e := range chosen {
-		r.episode(e)
-	}
-	return nil
-}
-
-// collect appends an accepted episode's samples in order.
-func (r *reader) collect(g *rollout.Group, e *rollout.Episode) error {
-	start := len(r.samples)
-	r.samples = append(r.samples, e.Samples...)
-	samples := r.samples[start:]
-	for _, s := range samples {
-		if s.GroupIndex != g.Index || s.RolloutID != e.RolloutID {
-			return fmt.Errorf("rollout %d holds a sample of group %d, rollout %d: %w", e.RolloutID, s.GroupIndex, s.RolloutID, ErrIdentity)
-		}
-	}
-	if len(samples) > 1 {
-		slices.SortStableFunc(samples, func(a, b *rollout.Sample) int { return cmp.Compare(a.Index, b.Index) })
-	}
-	return nil
-}
-
-// kept returns what the last group read left.
-func (r *reader) kept(g *rollout.Group) kept {
-	return kept{
-		source: g.Prompt.Source, index: g.Index,
-		episodes: r.episodes[r.firstEpisode:], samples: r.samples[r.firstRow:], rows: r.rows[r.firstRow:],
-	}
-}
-
-// episode makes the rows of one accepted episode, whose samples are collected.
-func (r *reader) episode(e *rollout.Episode) {
-	start := len(r.rows)
-	calls := unique(e.Generations)
-	exit := ""
-	for _, s := range r.samples[start : start+len(e.Samples)] {
-		r.rows = append(r.rows, r.row(s, calls))
-		if found := r.tally.metadata(s.Metadata, r.cfg.Category); exit == "" {
-			exit = found
-		}
-	}
-	if exit != "" {
-		r.tally.exits.add(exit)
-	}
-	r.episodes = append(r.episodes, accepted{rolloutID: e.RolloutID, turns: r.tally.calls(calls), rows: r.rows[start:]})
-}
 
 // row reads a sample, calls being its episode's.
 func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
