@@ -4,8 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 
+	"github.com/sheaf-rl/sheaf/pkg/chat"
 	"github.com/sheaf-rl/sheaf/pkg/engine/sim"
 )
 
@@ -25,6 +27,9 @@ type flags struct {
 	ContextLength      int    `help:"Prompt plus output tokens." default:"32768"`
 	MaxTotalTokens     int    `help:"Size of the prefix cache in tokens." default:"1048576"`
 	LogLevel           string `help:"debug, info, warning or error." enum:"debug,info,warning,error" default:"warning"`
+	ToolCallParser     string `help:"Take tool calls out of chat replies; the parser of the model's family." placeholder:"NAME"`
+	ReasoningParser    string `help:"Take the reasoning out of chat replies." placeholder:"NAME"`
+	EnableCacheReport  bool   `help:"Report cached tokens in the usage of chat completions."`
 	SkipTokenizerInit  bool   `help:"Serve ids only, without text."`
 	EnableMetrics      bool   `help:"Report times in meta_info."`
 
@@ -38,6 +43,8 @@ type flags struct {
 	Dialect      string  `help:"Release of SGLang whose keys are reported: 0.5.3 (verify counts only), 0.5.10, 0.5.11, 0.5.12 or 0.5.23." default:"0.5.23"`
 	LatencyScale float64 `help:"Scale of the latency model; 0 is as fast as the host, 1 resembles a real engine." default:"0"`
 	Stub         int     `help:"Answer /generate with this many fixed tokens, without sampling." placeholder:"N"`
+	Script       string  `help:"YAML file with a prior on what replies say, for demos with tools." placeholder:"FILE"`
+	Faults       string  `help:"YAML file that scripts faults; docs/sim-engine.md has the format." placeholder:"FILE"`
 	DrainSeconds float64 `help:"How long requests in flight may take after SIGTERM." default:"30"`
 }
 
@@ -72,6 +79,15 @@ func (f *flags) config(log *slog.Logger) (sim.Config, error) {
 	if f.LatencyScale < 0 || f.DrainSeconds < 0 || f.Stub < 0 {
 		return sim.Config{}, fmt.Errorf("%w: --latency-scale, --drain-seconds and --stub cannot be negative", errUsage)
 	}
+	if config.Faults, err = parseFile("faults", f.Faults, sim.ParseFaults); err != nil {
+		return sim.Config{}, err
+	}
+	if config.Script, err = parseFile("script", f.Script, sim.ParseScript); err != nil {
+		return sim.Config{}, err
+	}
+	if err := f.textSide(&config); err != nil {
+		return sim.Config{}, err
+	}
 	if f.SpeculativeAlgorithm != "" {
 		if !strings.HasPrefix(f.SpeculativeAlgorithm, "EAGLE") && f.SpeculativeAlgorithm != "NEXTN" {
 			return sim.Config{}, fmt.Errorf("%w: --speculative-algorithm %s is not simulated: use EAGLE", errUsage, f.SpeculativeAlgorithm)
@@ -82,4 +98,60 @@ func (f *flags) config(log *slog.Logger) (sim.Config, error) {
 		config.Speculation = &sim.Speculation{Algorithm: f.SpeculativeAlgorithm, Steps: f.SpeculativeNumSteps}
 	}
 	return config, nil
+}
+
+// parseFile reads the file that a flag names, if it names one.
+func parseFile[T any](flag, path string, parse func([]byte) (T, error)) (value T, err error) {
+	if path == "" {
+		return value, nil
+	}
+	data, err := os.ReadFile(path)
+	if err == nil {
+		value, err = parse(data)
+	}
+	if err != nil {
+		return value, fmt.Errorf("%w: --%s: %w", errUsage, flag, err)
+	}
+	return value, nil
+}
+
+// textSide loads the tokenizer and the chat template of the model.
+func (f *flags) textSide(config *sim.Config) error {
+	if f.SkipTokenizerInit {
+		return nil
+	}
+	model, err := chat.Load(f.ModelPath)
+	if err != nil {
+		return fmt.Errorf("load the tokenizer (--skip-tokenizer-init does without): %w", err)
+	}
+	name := "default"
+	for _, parser := range []string{f.ToolCallParser, f.ReasoningParser} {
+		if family := familyOf(parser); family != "" {
+			name = family
+		} else if parser != "" {
+			return fmt.Errorf("%w: there is no parser %q here: use one of qwen, qwen25, qwen3, qwen3_coder, glm45, glm47", errUsage, parser)
+		}
+	}
+	family, err := model.Family(name)
+	if err != nil {
+		return fmt.Errorf("the parsers do not fit the model: %w", err)
+	}
+	config.Tokenizer, config.Conversations = model.Tokenizer(), family
+	config.ParseTools, config.ParseReasoning = f.ToolCallParser != "", f.ReasoningParser != ""
+	config.CacheReport = f.EnableCacheReport
+	return nil
+}
+
+// familyOf is the family of models that one of SGLang's parsers is for.
+func familyOf(parser string) string {
+	switch parser {
+	case "qwen", "qwen25", "qwen3":
+		return "qwen3"
+	case "qwen3_coder":
+		return "qwen35"
+	case "glm45", "glm47":
+		return "glm47"
+	default:
+		return ""
+	}
 }

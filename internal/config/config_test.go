@@ -83,7 +83,7 @@ func TestLoadBad(t *testing.T) {
 				"c.yaml:13: rollout.sampling.top_p: must be above 0 and at most 1",
 				"c.yaml:14: rollout.sampling.max_new_token: unknown key; did you mean max_new_tokens?",
 				"c.yaml:15: rollout.episode_deadline: must be a length of time with its unit, such as 30s or 5m, or auto",
-				`c.yaml:16: reward.type: "exakt" is not one of: exact`,
+				`c.yaml:16: reward.type: "exakt" is not one of: exact, math`,
 			},
 		},
 		{
@@ -298,7 +298,7 @@ func TestShippedConfigs(t *testing.T) {
 	}
 	for _, path := range paths {
 		t.Run(path, func(t *testing.T) {
-			cfg, err := Load(path, Options{SkipFiles: true})
+			cfg, err := Load(path, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +339,7 @@ func TestSecretsStayHidden(t *testing.T) {
 }
 
 func TestFingerprint(t *testing.T) {
-	print := func(model string, set ...string) string {
+	fingerprint := func(model string, set ...string) string {
 		t.Helper()
 		cfg, err := loadText(t, minimal, set...)
 		if err != nil {
@@ -351,15 +351,15 @@ func TestFingerprint(t *testing.T) {
 		}
 		return f
 	}
-	base := print("h")
+	base := fingerprint("h")
 	for _, set := range []string{"run.steps=9", "run.out=x", "api.listen=127.0.0.1:1", "nats.token=x", "worker.slots=3", "engines=[{sim: {}}]", "rollout.episode_deadline=5s", "model.path=elsewhere"} {
-		if print("h", set) != base {
+		if fingerprint("h", set) != base {
 			t.Errorf("%s changes the fingerprint", set)
 		}
 	}
-	seen := map[string]string{base: "the base", print("other"): "the model"}
+	seen := map[string]string{base: "the base", fingerprint("other"): "the model"}
 	for _, set := range []string{"run.seed=9", "run.name=x", "data.prompts=q", "data.shuffle=false", "rollout.batch_size=4", "rollout.sampling.temperature=0.5", "train.normalize=false", "model.family=qwen3"} {
-		f := print("h", set)
+		f := fingerprint("h", set)
 		if by, ok := seen[f]; ok {
 			t.Errorf("%s has the fingerprint of %s", set, by)
 		}

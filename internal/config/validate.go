@@ -201,7 +201,7 @@ func (w *Reward) validate(r *report) {
 }
 
 // rewardTypes are the verifiers of this version.
-var rewardTypes = []string{"exact"}
+var rewardTypes = []string{"exact", "math"}
 
 func (t *Train) validate(r *report) {
 	r.oneOf("train.estimator", t.Estimator, "grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo")

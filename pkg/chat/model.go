@@ -47,8 +47,8 @@ type Decoder = bpe.Decoder
 type Model struct {
 	hash      string
 	tokenizer *Tokenizer
-	templates map[string]*jinja.Template // by name; the usual one is "default"
-	special   []specialToken             // bos_token and the like, as the template sees them
+	templates map[string]*chatTemplate // by name; the usual one is "default"
+	special   []specialToken           // bos_token and the like, as the template sees them
 }
 
 type specialToken struct {
@@ -93,7 +93,7 @@ func readModelFile(dir, name string) ([]byte, error) {
 }
 
 func newModel(tokenizer, config, template []byte) (*Model, error) {
-	m := &Model{templates: map[string]*jinja.Template{}}
+	m := &Model{templates: map[string]*chatTemplate{}}
 	h := sha256.New()
 	for _, part := range [][]byte{tokenizer, config, template} {
 		// The length keeps a byte that moves from one file to the next from going unseen.
@@ -109,7 +109,7 @@ func newModel(tokenizer, config, template []byte) (*Model, error) {
 		return nil, fmt.Errorf("%s: %w", configFile, err)
 	}
 	if template != nil {
-		m.templates = map[string]*jinja.Template{}
+		m.templates = map[string]*chatTemplate{}
 		if err := m.addTemplate("default", string(template)); err != nil {
 			return nil, fmt.Errorf("%s: %w", templateFile, err)
 		}
@@ -118,7 +118,7 @@ func newModel(tokenizer, config, template []byte) (*Model, error) {
 }
 
 func (m *Model) addTemplate(name, source string) error {
-	t, err := jinja.Parse(source)
+	t, err := parseTemplate(source)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ func (m *Model) EncodeChat(messages []rollout.Message, opt RenderOptions) ([]int
 }
 
 // render renders with a given template, or the model's own if that is nil.
-func (m *Model) render(t *jinja.Template, messages []rollout.Message, opt RenderOptions) (string, error) {
+func (m *Model) render(t *chatTemplate, messages []rollout.Message, opt RenderOptions) (string, error) {
 	if t == nil {
 		t = m.template(len(opt.Tools) > 0)
 	}
@@ -49,7 +49,7 @@ func (m *Model) render(t *jinja.Template, messages []rollout.Message, opt Render
 	}
 	list := &jinja.List{Items: make([]jinja.Value, len(messages))}
 	for i, message := range messages {
-		v, err := normalised(message)
+		v, err := normalised(message, t.parts)
 		if err != nil {
 			return "", fmt.Errorf("message %d: %w", i, err)
 		}
@@ -63,7 +63,7 @@ func (m *Model) render(t *jinja.Template, messages []rollout.Message, opt Render
 }
 
 // template returns the template to use; a model may have one of its own for tools.
-func (m *Model) template(tools bool) *jinja.Template {
+func (m *Model) template(tools bool) *chatTemplate {
 	if t := m.templates["tool_use"]; t != nil && tools {
 		return t
 	}
@@ -100,46 +100,4 @@ func (m *Model) variables(messages jinja.Value, opt RenderOptions) (*jinja.Dict,
 	}
 	vars.Set("add_generation_prompt", opt.AddGenerationPrompt)
 	return vars, nil
-}
-
-// normalised is a message as the engine hands it to the template: an assistant's
-// null content is empty, and the arguments of its tool calls are an object where
-// the client sent their JSON text.
-func normalised(message rollout.Message) (jinja.Value, error) {
-	v, err := jinja.FromJSON(message.Raw)
-	if err != nil {
-		return nil, err
-	}
-	d, ok := v.(*jinja.Dict)
-	if !ok {
-		return nil, rollout.ErrNotMessage
-	}
-	if content, ok := d.Get("content"); (ok && content == nil || !ok) && message.Role == "assistant" {
-		d.Set("content", "")
-	}
-	calls, _ := d.Get("tool_calls")
-	list, ok := calls.(*jinja.List)
-	if !ok {
-		return d, nil
-	}
-	for _, item := range list.Items {
-		call, ok := item.(*jinja.Dict)
-		if !ok {
-			continue
-		}
-		fn, _ := call.Get("function")
-		if f, ok := fn.(*jinja.Dict); ok {
-			call = f
-		}
-		text, _ := call.Get("arguments")
-		if s, ok := text.(string); ok {
-			// Text that is no object stays text: templates can print that too.
-			if arguments, err := jinja.FromJSON([]byte(s)); err == nil {
-				if _, ok := arguments.(*jinja.Dict); ok {
-					call.Set("arguments", arguments)
-				}
-			}
-		}
-	}
-	return d, nil
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-var columns = Options{Name: "d", InputKey: "prompt", LabelKey: "label", MetadataKey: "metadata", ToolsKey: "tools"}
+var columns = Config{Path: "f.jsonl", Name: "d", InputKey: "prompt", LabelKey: "label", MetadataKey: "metadata", ToolsKey: "tools"}
 
 func TestRows(t *testing.T) {
 	user := rollout.NewMessage("user", "hi")
@@ -49,7 +49,7 @@ func TestRows(t *testing.T) {
 		{name: "null", row: `null`, err: "must be a JSON object, is null"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s, err := Read(strings.NewReader(tc.row), "f.jsonl", columns)
+			s, err := Read(strings.NewReader(tc.row), columns)
 			if tc.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.err) || !strings.HasPrefix(err.Error(), "f.jsonl:1: ") {
 					t.Errorf("error %v, want f.jsonl:1: %s", err, tc.err)
@@ -72,16 +72,16 @@ func TestLines(t *testing.T) {
 	long := strings.Repeat("x", 3<<20)
 	text := "\xef\xbb\xbf{\"prompt\":\"a\"}\r\n\r\n  \t\n{\"prompt\":\"" + long + "\"}\nbad\n{\"prompt\":\"c\"}\n{\n{\"prompt\":\"d\"}"
 
-	_, err := Read(strings.NewReader(text), "f.jsonl", columns)
+	_, err := Read(strings.NewReader(text), columns)
 	for _, want := range []string{"f.jsonl:5: is not JSON", "f.jsonl:7: is not JSON"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v does not say %s", err, want)
 		}
 	}
 
-	opt := columns
-	opt.SkipBad = true
-	s, err := Read(strings.NewReader(text), "f.jsonl", opt)
+	cfg := columns
+	cfg.SkipBad = true
+	s, err := Read(strings.NewReader(text), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +97,11 @@ func TestLines(t *testing.T) {
 		t.Errorf("rows %q, want %q", rows, want)
 	}
 	var row *RowError
-	if bad := s.Bad(); len(bad) != 2 || !errors.As(bad[1], &row) || row.Line != 7 {
+	if bad := s.Skipped(); len(bad) != 2 || !errors.As(bad[1], &row) || row.Line != 7 {
 		t.Errorf("bad rows %v", bad)
 	}
 
-	_, err = Read(strings.NewReader(strings.Repeat("bad\n", 100)), "f.jsonl", columns)
+	_, err = Read(strings.NewReader(strings.Repeat("bad\n", 100)), columns)
 	if err == nil || strings.Count(err.Error(), "\n") != maxListed || !strings.Contains(err.Error(), "and 80 more bad rows") {
 		t.Errorf("100 bad rows: %v", err)
 	}
@@ -118,8 +118,8 @@ func TestOpen(t *testing.T) {
 	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	opt := columns
-	opt.Name = ""
+	cfg := columns
+	cfg.Name = ""
 	for _, tc := range []struct {
 		suffix      string
 		first, rows int
@@ -138,7 +138,8 @@ func TestOpen(t *testing.T) {
 		{suffix: "@[1:2", err: os.ErrNotExist},
 	} {
 		t.Run(tc.suffix, func(t *testing.T) {
-			s, err := Open(path+tc.suffix, opt)
+			cfg.Path = path + tc.suffix
+			s, err := Open(cfg)
 			if tc.err != nil {
 				if !errors.Is(err, tc.err) {
 					t.Errorf("error %v, want %v", err, tc.err)
@@ -154,7 +155,8 @@ func TestOpen(t *testing.T) {
 			}
 		})
 	}
-	if _, err := Open(path, opt); err == nil || !strings.Contains(err.Error(), ":11: ") {
+	cfg.Path = path
+	if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), ":11: ") {
 		t.Errorf("a bad row outside of no slice: %v", err)
 	}
 }
@@ -166,9 +168,9 @@ func numbered(t rapid.TB, n int, shuffle bool, seed int64) *Source {
 	for i := range n {
 		fmt.Fprintf(&text, "{\"prompt\":\"%d\"}\n", i)
 	}
-	opt := columns
-	opt.Shuffle, opt.Seed = shuffle, seed
-	s, err := Read(strings.NewReader(text.String()), "f.jsonl", opt)
+	cfg := columns
+	cfg.Shuffle, cfg.Seed = shuffle, seed
+	s, err := Read(strings.NewReader(text.String()), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,9 +305,9 @@ func FuzzRows(f *testing.F) {
 	f.Add([]byte("{\"prompt\":\"a\"}\n\n{\"prompt\":[{\"role\":\"user\"}],\"tools\":\"[{}]\",\"metadata\":{}}"))
 	f.Add([]byte("\xef\xbb\xbfnull\r\n{\"prompt\":1}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		opt := columns
-		opt.SkipBad = true
-		s, err := Read(strings.NewReader(string(data)), "f", opt)
+		cfg := columns
+		cfg.SkipBad = true
+		s, err := Read(strings.NewReader(string(data)), cfg)
 		if err != nil {
 			if !errors.Is(err, ErrNoRows) {
 				t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 )
 
 // parseRow reads one JSON object. Of a key that is given twice the last counts.
-func parseRow(raw []byte, opt Options) (rollout.Prompt, error) {
+func parseRow(raw []byte, cfg Config) (rollout.Prompt, error) {
 	var columns map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &columns); err != nil {
 		if typeErr := (*json.UnmarshalTypeError)(nil); errors.As(err, &typeErr) {
@@ -21,11 +21,11 @@ func parseRow(raw []byte, opt Options) (rollout.Prompt, error) {
 	if columns == nil {
 		return rollout.Prompt{}, errors.New("must be a JSON object, is null")
 	}
-	return parseColumns(columns, opt)
+	return parseColumns(columns, cfg)
 }
 
 // parseColumns makes a prompt of a row's columns.
-func parseColumns(columns map[string]json.RawMessage, opt Options) (rollout.Prompt, error) {
+func parseColumns(columns map[string]json.RawMessage, cfg Config) (rollout.Prompt, error) {
 	var p rollout.Prompt
 	column := func(key string) json.RawMessage {
 		raw := columns[key]
@@ -34,11 +34,11 @@ func parseColumns(columns map[string]json.RawMessage, opt Options) (rollout.Prom
 		}
 		return raw
 	}
-	input := column(opt.InputKey)
+	input := column(cfg.InputKey)
 	var err error
 	switch kind(input) {
 	case 0:
-		return p, fmt.Errorf("has no %q; name the prompt's column by data.input_key", opt.InputKey)
+		return p, fmt.Errorf("has no %q; name the prompt's column by data.input_key", cfg.InputKey)
 	case '"':
 		if err = json.Unmarshal(input, &p.Text); err == nil && p.Text == "" {
 			err = errors.New("it is empty")
@@ -51,15 +51,15 @@ func parseColumns(columns map[string]json.RawMessage, opt Options) (rollout.Prom
 		err = errors.New("it must be a text or a list of messages")
 	}
 	if err != nil {
-		return p, fmt.Errorf("%q: %w", opt.InputKey, err)
+		return p, fmt.Errorf("%q: %w", cfg.InputKey, err)
 	}
 
-	p.Label = column(opt.LabelKey)
-	if p.Metadata = column(opt.MetadataKey); p.Metadata != nil && kind(p.Metadata) != '{' {
-		return p, fmt.Errorf("%q: it must be an object", opt.MetadataKey)
+	p.Label = column(cfg.LabelKey)
+	if p.Metadata = column(cfg.MetadataKey); p.Metadata != nil && kind(p.Metadata) != '{' {
+		return p, fmt.Errorf("%q: it must be an object", cfg.MetadataKey)
 	}
-	if p.Tools, err = parseTools(column(opt.ToolsKey)); err != nil {
-		return p, fmt.Errorf("%q: %w", opt.ToolsKey, err)
+	if p.Tools, err = parseTools(column(cfg.ToolsKey)); err != nil {
+		return p, fmt.Errorf("%q: %w", cfg.ToolsKey, err)
 	}
 	return p, nil
 }

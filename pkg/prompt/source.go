@@ -15,8 +15,11 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-// Options say how to read a file and in which order to deal its rows.
-type Options struct {
+// Config says which file to read, how, and in which order to deal its rows.
+type Config struct {
+	// Path is a file of JSON lines or of Parquet. It may end in "@[a:b]", which keeps the rows
+	// from a to before b, counted from 0, and from the end where negative.
+	Path string
 	// Name names the data set in prompts; the file's name without its ending
 	// where empty.
 	Name string
@@ -25,7 +28,7 @@ type Options struct {
 	InputKey, LabelKey, MetadataKey, ToolsKey string
 	Shuffle                                   bool
 	Seed                                      int64
-	// SkipBad leaves bad rows out and counts them; see [Source.Bad].
+	// SkipBad leaves bad rows out and keeps a note of each; see [Source.Skipped].
 	SkipBad bool
 }
 
@@ -35,7 +38,7 @@ type Source struct {
 	rows    []rollout.Prompt
 	shuffle bool
 	seed    int64
-	bad     []error
+	skipped []error
 }
 
 // RowError says what is wrong with one row.
@@ -61,56 +64,64 @@ var (
 // maxListed bounds the bad rows listed in one error.
 const maxListed = 20
 
-// Open reads a file of JSON lines. The path may end in "@[a:b]", which keeps the
-// rows from a to before b, counted from 0 and from the end where negative.
-// Blank lines are no rows.
-func Open(path string, opt Options) (*Source, error) {
-	file, part, err := cutSlice(path)
+// Open reads a file of JSON lines, or of Parquet, whose values it takes as the
+// JSON that they would be in JSON lines. Blank lines are no rows. Its error lists the bad rows, each
+// a [*RowError].
+func Open(cfg Config) (*Source, error) {
+	file, part, err := cutSlice(cfg.Path)
 	if err != nil {
-		return nil, fmt.Errorf("prompts %s: %w", path, err)
-	}
-	if opt.Name == "" {
-		opt.Name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+		return nil, fmt.Errorf("prompts %s: %w", cfg.Path, err)
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("prompts: %w", err)
 	}
-	return newSource(file, jsonLines(text), part, opt)
+	if bytes.HasPrefix(text, []byte(parquetMagic)) {
+		rows, err := parquetRows(text, cfg)
+		if err != nil {
+			return nil, fmt.Errorf("prompts %s: %w", file, err)
+		}
+		return newSource(file, rows, part, cfg)
+	}
+	return newSource(file, jsonLines(text), part, cfg)
 }
 
-// Read is Open on the text of JSON lines. file is for errors.
-func Read(r io.Reader, file string, opt Options) (*Source, error) {
+// Read is Open on the text of JSON lines, where cfg.Path is a name for errors.
+func Read(r io.Reader, cfg Config) (*Source, error) {
 	text, err := io.ReadAll(r)
 	if err != nil {
-		return nil, fmt.Errorf("prompts %s: %w", file, err)
+		return nil, fmt.Errorf("prompts %s: %w", cfg.Path, err)
 	}
-	return newSource(file, jsonLines(text), everything, opt)
+	return newSource(cfg.Path, jsonLines(text), everything, cfg)
 }
 
 // record is one row before its columns are read.
 type record struct {
 	line  int64
-	parse func(opt Options) (rollout.Prompt, error)
+	parse func(Config) (rollout.Prompt, error)
 }
 
-func newSource(file string, records []record, part slice, opt Options) (*Source, error) {
-	s := &Source{shuffle: opt.Shuffle, seed: opt.Seed}
+func newSource(file string, records []record, part slice, cfg Config) (*Source, error) {
+	name := cfg.Name
+	if name == "" {
+		name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
+	}
+	s := &Source{shuffle: cfg.Shuffle, seed: cfg.Seed}
 	from, to := part.bounds(len(records))
 	for i, rec := range records[from:to] {
-		p, err := rec.parse(opt)
+		p, err := rec.parse(cfg)
 		if err != nil {
-			s.bad = append(s.bad, &RowError{File: file, Line: rec.line, Err: err})
+			s.skipped = append(s.skipped, &RowError{File: file, Line: rec.line, Err: err})
 			continue
 		}
-		p.Source, p.Row = opt.Name, int64(from+i)
+		p.Source, p.Row = name, int64(from+i)
 		s.rows = append(s.rows, p)
 	}
-	if len(s.bad) > 0 && !opt.SkipBad {
-		return nil, badRows(s.bad)
+	if len(s.skipped) > 0 && !cfg.SkipBad {
+		return nil, badRows(s.skipped)
 	}
 	if len(s.rows) == 0 {
-		return nil, fmt.Errorf("prompts %s: %w (%d rows, %d of them bad, %d in the slice)", file, ErrNoRows, len(records), len(s.bad), to-from)
+		return nil, fmt.Errorf("prompts %s: %w (%d rows, %d of them bad, %d in the slice)", file, ErrNoRows, len(records), len(s.skipped), to-from)
 	}
 	return s, nil
 }
@@ -132,8 +143,8 @@ func badRows(bad []error) error {
 // Len is the number of rows, which is the length of an epoch.
 func (s *Source) Len() int { return len(s.rows) }
 
-// Bad lists the rows left out, each a [*RowError]; empty without SkipBad.
-func (s *Source) Bad() []error { return s.bad }
+// Skipped lists the bad rows left out, each a [*RowError].
+func (s *Source) Skipped() []error { return s.skipped }
 
 // ErrPosition reports a position before the first.
 var ErrPosition = errors.New("a position in a prompt source starts at 0")
@@ -236,7 +247,7 @@ func jsonLines(text []byte) []record {
 	for raw := range bytes.Lines(text) {
 		line++
 		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-			out = append(out, record{line, func(opt Options) (rollout.Prompt, error) { return parseRow(raw, opt) }})
+			out = append(out, record{line, func(cfg Config) (rollout.Prompt, error) { return parseRow(raw, cfg) }})
 		}
 	}
 	return out

@@ -49,6 +49,9 @@ func modelFiles(root string) (map[string][]byte, error) {
 	if err := tiny(root, files); err != nil {
 		return nil, fmt.Errorf("tiny: %w", err)
 	}
+	if err := glm(files); err != nil {
+		return nil, fmt.Errorf("tiny-glm: %w", err)
+	}
 	return files, nil
 }
 

@@ -38,6 +38,11 @@ func tiny(root string, files map[string][]byte) error {
 	if err != nil {
 		return err
 	}
+	// Engines read from here which tokens end a response.
+	files["tiny/generation_config.json"], err = pretty(map[string]any{"eos_token_id": []int{258, 256}, "pad_token_id": 256})
+	if err != nil {
+		return err
+	}
 	files["tiny/chat_template.jinja"], err = os.ReadFile(filepath.Join(root, "pkg", "chat", "templates", "qwen3.jinja"))
 	return err
 }

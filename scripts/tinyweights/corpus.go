@@ -7,12 +7,14 @@ import (
 )
 
 // The tiny tokenizer: ids below 256 are bytes, then come the special tokens of
-// configs/models/tiny/tokenizer.json, of which the corpus uses the first three.
+// configs/models/tiny/tokenizer.json, of which the corpus uses the first five.
 const (
 	vocab     = 272
 	endOfText = 256
 	imStart   = 257
 	imEnd     = 258
+	think     = 259
+	endThink  = 260
 )
 
 const (
@@ -41,18 +43,16 @@ func corpus(seed uint64) []row {
 		if rng.Float64() < rightShare {
 			answer = a + b
 		}
-		var response string
-		switch u := rng.Float64(); {
-		case u < 0.5:
-			response = fmt.Sprint(answer)
-		case u < 0.8:
-			response = fmt.Sprintf("%d+%d=%d", a, b, answer)
-		default:
-			response = fmt.Sprintf("<think>%d+%d</think>%d", a, b, answer)
-		}
 		tokens := prompt(a, b)
 		start := len(tokens)
-		tokens = append(appendText(tokens, response), imEnd)
+		switch u := rng.Float64(); {
+		case u < 0.5:
+		case u < 0.8:
+			tokens = appendText(tokens, fmt.Sprintf("%d+%d=", a, b))
+		default:
+			tokens = append(appendText(append(tokens, think), fmt.Sprintf("%d+%d", a, b)), endThink)
+		}
+		tokens = append(appendText(tokens, fmt.Sprint(answer)), imEnd)
 		// What follows the stop token is defined too: speculative drafts run past it.
 		tokens = appendText(tokens, "\n")
 		if rng.IntN(2) == 0 {

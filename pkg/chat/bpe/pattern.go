@@ -94,7 +94,7 @@ type choice struct {
 func (p *pattern) find(text string, from int) (start, end int, ok bool) {
 	var space [32]choice
 	for i := from; i < len(text); i++ {
-		if c := text[i]; !p.first[c] {
+		if c := text[i]; !p.first[c] || !utf8.RuneStart(c) {
 			continue
 		}
 		if end := p.match(text, i, 0, space[:0]); end > i {

@@ -104,84 +104,80 @@ func charAt(s string, i int64) (string, bool) {
 	return "", false
 }
 
-// getSlice is x[start:stop:step].
+// getSlice is x[start:stop:step]. Unlike an index, a slice that does not fit is an
+// error and not undefined.
 func getSlice(obj Value, bounds [3]Value) (Value, error) {
-	if u, ok := obj.(*undefined); ok {
-		return nil, u.err()
-	}
-	none := &undefined{fmt.Sprintf("%s object cannot be sliced", typeName(obj))}
 	switch o := obj.(type) {
+	case *undefined:
+		return nil, o.err()
 	case *List:
-		list, ok, err := slice(o.Items, bounds)
-		if !ok {
-			return none, err
-		}
+		list, err := slice(o.Items, bounds)
 		return &List{list}, err
 	case *Tuple:
-		list, ok, err := slice(o.Items, bounds)
-		if !ok {
-			return none, err
-		}
+		list, err := slice(o.Items, bounds)
 		return &Tuple{list}, err
 	case string:
-		runes, ok, err := slice([]rune(o), bounds)
-		if !ok {
-			return none, err
-		}
+		runes, err := slice([]rune(o), bounds)
 		return string(runes), err
 	case markup:
-		runes, ok, err := slice([]rune(o), bounds)
-		if !ok {
-			return none, err
-		}
+		runes, err := slice([]rune(o), bounds)
 		return markup(runes), err
+	case *rangeValue:
+		start, stop, step, err := sliceBounds(o.len(), bounds)
+		return &rangeValue{o.start + start*o.step, o.start + stop*o.step, o.step * step}, err
 	}
-	return none, nil
+	return nil, typeError("'%s' object is not subscriptable", typeName(obj))
 }
 
-// slice cuts as Python does; it is not ok if a bound is no integer.
-func slice[T any](list []T, bounds [3]Value) (out []T, ok bool, err error) {
-	n := int64(len(list))
-	step := int64(1)
-	if bounds[2] != nil {
-		if step, ok = asInt(bounds[2]); !ok {
-			return nil, false, nil
-		}
-		if step == 0 {
-			return nil, true, valueError("slice step cannot be zero")
-		}
-	}
-	low, high := int64(0), n
-	if step < 0 {
-		low, high = -1, n-1
-	}
-	bound := func(v Value, fallback int64) (int64, bool) {
+// sliceBounds are the bounds of a slice of n items, brought inside.
+func sliceBounds(n int64, bounds [3]Value) (start, stop, step int64, err error) {
+	bound := func(v Value, fallback int64) int64 {
 		if v == nil {
-			return fallback, true
+			return fallback
 		}
 		i, ok := asInt(v)
-		if i < 0 {
-			i = max(i, -n-1) + n
+		if u, isU := v.(*undefined); isU && err == nil {
+			err = u.err()
+		} else if !ok && err == nil {
+			err = typeError("slice indices must be integers or None or have an __index__ method")
 		}
-		return min(max(i, low), high), ok
+		return i
 	}
+	step = bound(bounds[2], 1)
+	if step == 0 && err == nil {
+		err = valueError("slice step cannot be zero")
+	}
+	low, high := int64(0), n
 	first, last := low, high
 	if step < 0 {
+		low, high = -1, n-1
 		first, last = high, low
 	}
-	start, ok1 := bound(bounds[0], first)
-	stop, ok2 := bound(bounds[1], last)
-	if !ok1 || !ok2 {
-		return nil, false, nil
+	inside := func(v Value, fallback int64) int64 {
+		i := bound(v, fallback)
+		if v != nil && i < 0 {
+			i = max(i, -n-1) + n
+		}
+		return min(max(i, low), high)
+	}
+	start, stop = inside(bounds[0], first), inside(bounds[1], last)
+	return start, stop, min(max(step, -n-1), n+1), err
+}
+
+// slice cuts a sequence as Python does.
+func slice[T any](list []T, bounds [3]Value) ([]T, error) {
+	start, stop, step, err := sliceBounds(int64(len(list)), bounds)
+	if err != nil {
+		return nil, err
 	}
 	if step == 1 {
-		return slices.Clone(list[start:max(start, stop)]), true, nil
+		return slices.Clone(list[start:max(start, stop)]), nil
 	}
-	step = min(max(step, -n-1), n+1)
+	var out []T
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		out = append(out, list[i])
 	}
-	return out, true, nil
+	return out, nil
 }
 
 // attribute returns a Python attribute, which are methods mostly.

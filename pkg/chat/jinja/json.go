@@ -250,8 +250,6 @@ func (w *jsonWriter) str(s string) {
 			w.out = append(w.out, '\\', 'b')
 		case r == '\f':
 			w.out = append(w.out, '\\', 'f')
-		case r == 0x7F:
-			w.out = append(w.out, 0x7F)
 		default:
 			units := []uint16{uint16(r)}
 			if r >= 0x10000 {

@@ -164,7 +164,8 @@ func (l *lexer) closing(delimiter string, trimNewline bool) int {
 }
 
 func (l *lexer) comment(line int) error {
-	for {
+	for l.pos < len(l.src) { // one that opens at the very end is complete
+
 		next := strings.IndexAny(l.src[l.pos:], "-+#")
 		if next < 0 {
 			return &Error{Line: line, Msg: "missing end of comment tag"}
@@ -175,7 +176,11 @@ func (l *lexer) comment(line int) error {
 			return nil
 		}
 		l.advance(1)
+		if l.pos == len(l.src) {
+			return &Error{Line: line, Msg: "missing end of comment tag"}
+		}
 	}
+	return nil
 }
 
 // raw reads a raw section, if the tag that has just been opened is one.
@@ -197,6 +202,9 @@ func (l *lexer) raw() (string, bool, error) {
 	line := l.line
 	l.advance(len(rest) - len(body))
 	start, lineStarting := l.pos, l.lineStarting
+	if body == "" { // one that opens at the very end is complete
+		return "", true, nil
+	}
 	for {
 		next := strings.Index(l.src[l.pos:], "{%")
 		if next < 0 {

@@ -6,6 +6,9 @@ import (
 	"math/big"
 	"strconv"
 	"strings"
+	"unicode/utf8"
+
+	"github.com/sheaf-rl/sheaf/pkg/chat/internal/unidata"
 )
 
 // maxBits bounds integers, so that a power cannot take all memory.
@@ -185,7 +188,7 @@ func floatText(f float64) string {
 
 // parseInt reads an integer as Python's int() does; base 0 takes the prefix.
 func parseInt(s string, base int) (Value, bool) {
-	s = strings.TrimFunc(s, isSpace)
+	s = asciiDigits(strings.TrimFunc(s, isSpace))
 	sign := ""
 	if strings.HasPrefix(s, "-") || strings.HasPrefix(s, "+") {
 		sign, s = s[:1], s[1:]
@@ -205,9 +208,24 @@ func parseInt(s string, base int) (Value, bool) {
 	return normInt(b), true
 }
 
+// asciiDigits writes the decimal digits of all scripts as ASCII ones.
+func asciiDigits(s string) string {
+	table := unidata.Load()
+	return strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf || table.Of(r) != unidata.Nd {
+			return r
+		}
+		first := r // digits come in runs of ten
+		for table.Of(first-1) == unidata.Nd {
+			first--
+		}
+		return '0' + (r-first)%10
+	}, s)
+}
+
 // parseFloat reads a float as Python's float() does.
 func parseFloat(s string) (float64, bool) {
-	s = strings.TrimFunc(s, isSpace)
+	s = asciiDigits(strings.TrimFunc(s, isSpace))
 	if strings.ContainsAny(s, "xXpP") || strings.Contains(s, "__") || strings.HasPrefix(s, "_") || strings.HasSuffix(s, "_") {
 		return 0, false
 	}

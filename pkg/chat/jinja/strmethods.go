@@ -269,7 +269,7 @@ func window(s string, p []Value) (part string, offset int, ok bool, err error) {
 			return "", 0, false, nil
 		}
 	}
-	cut, _, err := slice(runes, bounds)
+	cut, err := slice(runes, bounds)
 	return string(cut), offset, true, err
 }
 

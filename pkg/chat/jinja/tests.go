@@ -66,7 +66,7 @@ func init() {
 		}),
 		"sequence": kindTest(func(v Value) bool {
 			switch v.(type) {
-			case string, markup, *List, *Tuple, *Dict, *rangeValue:
+			case string, markup, *List, *Tuple, *Dict, *rangeValue, *undefined:
 				return true
 			}
 			return false

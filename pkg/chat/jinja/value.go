@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"iter"
 	"math"
 	"math/big"
 	"slices"
@@ -65,6 +66,17 @@ func (d *Dict) Get(key string) (Value, bool) {
 
 // Set sets the value of a string key; a key that is there keeps its place.
 func (d *Dict) Set(key string, v Value) { d.set(key, v) }
+
+// All iterates over the entries with string keys, in order.
+func (d *Dict) All() iter.Seq2[string, Value] {
+	return func(yield func(string, Value) bool) {
+		for i, k := range d.keys {
+			if s, ok := k.(string); ok && !yield(s, d.values[i]) {
+				return
+			}
+		}
+	}
+}
 
 func (d *Dict) set(key, v Value) {
 	if m, ok := key.(markup); ok {

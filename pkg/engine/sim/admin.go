@@ -1,10 +1,14 @@
 package sim
 
 import (
+	"encoding/json"
 	"net/http"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/sheaf-rl/sheaf/pkg/chat"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
 // routes is the engine's HTTP face.
@@ -17,6 +21,7 @@ func (e *Engine) routes() http.Handler {
 	for pattern, handler := range map[string]http.HandlerFunc{
 		"POST /generate":                  generate,
 		"PUT /generate":                   generate,
+		"POST /v1/chat/completions":       e.serveChat,
 		"GET /ping":                       func(http.ResponseWriter, *http.Request) {},
 		"GET /health":                     e.serveHealth,
 		"GET /health_generate":            e.serveHealth,
@@ -252,26 +257,38 @@ func (e *Engine) serveOldLoad(w http.ResponseWriter, _ *http.Request) {
 	}})
 }
 
+// serveTokenize encodes a text, or a conversation as a chat completion would.
 func (e *Engine) serveTokenize(w http.ResponseWriter, r *http.Request) {
-	body := struct {
-		Prompt     *string `json:"prompt"`
-		AddSpecial *bool   `json:"add_special_tokens"`
-	}{}
+	var body struct {
+		Prompt     *string                    `json:"prompt"`
+		Messages   []rollout.Message          `json:"messages"`
+		Tools      []json.RawMessage          `json:"tools"`
+		Kwargs     map[string]json.RawMessage `json:"chat_template_kwargs"`
+		AddSpecial *bool                      `json:"add_special_tokens"`
+	}
 	if err := readBody(w, r, &body); err != nil {
 		writeError(w, err)
 		return
 	}
-	tok := e.config.Tokenizer
+	tok, ids := e.config.Tokenizer, []int32{}
 	switch {
 	case tok == nil:
 		writeError(w, malformed(errNoTokenizer))
-	case body.Prompt == nil:
-		writeError(w, malformed(errNoPrompt))
-	default:
-		ids := tok.Encode(*body.Prompt, body.AddSpecial == nil || *body.AddSpecial)
-		if ids == nil {
-			ids = []int32{}
+		return
+	case body.Prompt != nil:
+		ids = append(ids, tok.Encode(*body.Prompt, body.AddSpecial == nil || *body.AddSpecial)...)
+	case body.Messages != nil && e.config.Conversations != nil:
+		rendered, err := e.config.Conversations.EncodeChat(body.Messages, chat.RenderOptions{
+			Tools: body.Tools, Kwargs: body.Kwargs, AddGenerationPrompt: true, Now: e.config.Clock.Now(),
+		})
+		if err != nil {
+			writeError(w, malformed(err))
+			return
 		}
-		writeJSON(w, http.StatusOK, map[string]any{"tokens": ids, "count": len(ids), "max_model_len": e.config.ContextLength})
+		ids = append(ids, rendered...)
+	default:
+		writeError(w, malformed(errNoPrompt))
+		return
 	}
+	writeJSON(w, http.StatusOK, map[string]any{"tokens": ids, "count": len(ids), "max_model_len": e.config.ContextLength})
 }

@@ -45,6 +45,13 @@ type Config struct {
 	// Tokenizer turns text to ids and back. Without one the engine behaves like
 	// SGLang's --skip-tokenizer-init: ids in, ids out, no text.
 	Tokenizer Tokenizer
+	// Conversations renders chat completions; without it there are none.
+	Conversations Conversations
+	// ParseTools and ParseReasoning take chat replies apart, as SGLang does when it
+	// is given a tool call parser and a reasoning parser.
+	ParseTools, ParseReasoning bool
+	// CacheReport adds the cached tokens to the usage of chat completions.
+	CacheReport bool
 	// EOS are the tokens that end a response unless a request says ignore_eos.
 	// Default: what generation_config.json or config.json in ModelPath names, else
 	// the policy's padding token.
@@ -67,6 +74,11 @@ type Config struct {
 	// sampling: a zero-latency engine for measuring its clients.
 	Stub int
 
+	// Script is a prior on what replies say, nil = none.
+	Script *Script
+	// Faults is a script of what goes wrong; see [ParseFaults].
+	Faults []FaultRule
+
 	// IncrementalStreaming makes streams send what is new, not all so far.
 	IncrementalStreaming bool
 	// EnableMetrics adds the time keys to meta_info.
@@ -83,6 +95,7 @@ type Engine struct {
 	vocab    int
 	sched    *scheduler
 	registry *prometheus.Registry
+	faults   faultScript
 	log      *slog.Logger
 	handler  http.Handler
 	started  time.Time
@@ -156,6 +169,7 @@ func New(config Config) (*Engine, error) {
 			cache:   newPrefixCache(config.CacheTokens),
 		},
 	}
+	e.faults.rules = config.Faults
 	e.handler = e.routes()
 	go e.sched.run()
 	return e, nil

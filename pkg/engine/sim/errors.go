@@ -10,6 +10,7 @@ import (
 var (
 	errNoTokenizer = errors.New("this engine was started without a tokenizer")
 	errNoPrompt    = errors.New("a prompt is needed")
+	errNotJSON     = errors.New("Content-Type must be application/json")
 	errNoVersion   = errors.New("new_version is needed")
 )
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -39,6 +40,14 @@ type generation struct {
 	input          []int32
 	returnPrompt   bool
 	textInLogprobs bool
+	dialect        *Dialect
+	reportedPrompt int // prompt_tokens
+
+	// What a scripted fault does to the reply.
+	alter          func(*progress)
+	delay          time.Duration
+	padding        int // bytes of routed_experts
+	extraReasoning int // reasoning_tokens beyond the completion
 }
 
 func (e *Engine) serveGenerate(w http.ResponseWriter, r *http.Request) {
@@ -49,6 +58,9 @@ func (e *Engine) serveGenerate(w http.ResponseWriter, r *http.Request) {
 	}
 	gen, err := e.newGeneration(&body)
 	if err == nil {
+		if w = e.applyFault(w, r, gen); w == nil {
+			return
+		}
 		err = e.submit(gen.request)
 	}
 	switch {
@@ -62,6 +74,29 @@ func (e *Engine) serveGenerate(w http.ResponseWriter, r *http.Request) {
 	default:
 		e.reply(w, r, gen)
 	}
+}
+
+// applyFault lets the fault script have its way with a request. It returns the
+// writer to answer through, nil when the fault has answered already.
+func (e *Engine) applyFault(w http.ResponseWriter, r *http.Request, gen *generation) http.ResponseWriter {
+	rule := e.faults.next(gen.rid)
+	if rule == nil {
+		return w
+	}
+	e.log.Info("scripted fault", "rid", gen.rid, "hazard", rule.Hazard, "fault", rule.Fault)
+	effect := rule.effect()
+	if effect.instead != nil {
+		effect.instead(e, w, r, gen)
+		return nil
+	}
+	if effect.prepare != nil {
+		effect.prepare(gen, rule)
+	}
+	gen.alter = effect.alter
+	if effect.transport != nil {
+		w = effect.transport(w)
+	}
+	return w
 }
 
 // readBody decodes a JSON body, or says what a request model would say about it.
@@ -141,8 +176,9 @@ func (e *Engine) newGeneration(body *generateBody) (*generation, error) {
 		req.inputStart = min(*body.LogprobStartLen, len(ids)-1)
 	}
 	req.prepare(e.config.EOS)
+	req.prior = e.priorOf(ids, req.seed)
 	return &generation{
-		request: req, input: ids,
+		request: req, input: ids, dialect: &e.config.Dialect, reportedPrompt: len(ids),
 		returnPrompt: body.ReturnPromptTokenIDs, textInLogprobs: body.ReturnTextInLogprobs,
 	}, nil
 }
@@ -176,12 +212,12 @@ func (e *Engine) drop(r *request) {
 
 // reply answers a request that does not stream: its only snapshot is the last.
 func (e *Engine) reply(w http.ResponseWriter, r *http.Request, gen *generation) {
-	p, ok := e.wait(r.Context(), gen.request)
+	p, ok := e.await(r.Context(), gen)
 	if !ok {
 		return
 	}
 	if f := p.finish; f.kind == finishAbort && f.status != 0 {
-		writeError(w, &statusError{status: f.status, errType: strconv.Itoa(f.status), message: f.message})
+		writeError(w, f.refusal())
 		return
 	}
 	buf := e.appendReply(nil, gen, &p, 0, e.finalText(gen, &p))
@@ -200,7 +236,7 @@ func (e *Engine) stream(w http.ResponseWriter, r *http.Request, gen *generation)
 	sent, sentText := 0, 0
 	var buf []byte
 	for {
-		p, ok := e.wait(r.Context(), gen.request)
+		p, ok := e.await(r.Context(), gen)
 		if !ok {
 			return
 		}

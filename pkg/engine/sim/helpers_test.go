@@ -19,7 +19,7 @@ const modelPath = "../../../configs/models/tiny"
 // byte is a token, and the specials follow.
 type byteTokenizer struct{}
 
-var specials = []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
+var specials = []string{"<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>", "</think>"}
 
 const (
 	endOfText = 256
@@ -50,7 +50,7 @@ func (byteTokenizer) Decode(ids []int32, skipSpecial bool) string {
 		switch {
 		case id < 256:
 			b.WriteByte(byte(id))
-		case !skipSpecial && int(id)-256 < len(specials):
+		case int(id)-256 < len(specials) && (!skipSpecial || id > imEnd):
 			b.WriteString(specials[id-256])
 		}
 	}

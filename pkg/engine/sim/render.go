@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"bytes"
 	"encoding/json"
 	"math"
 	"strconv"
@@ -17,7 +18,7 @@ func (e *Engine) appendReply(buf []byte, gen *generation, p *progress, from int,
 		buf = append(append(buf, `"text":`...), quote(text)...)
 		buf = append(buf, ',')
 	}
-	if !(f != nil && f.inQueue && e.config.Dialect.bareQueueAbort) {
+	if !(f != nil && f.inQueue && gen.dialect.bareQueueAbort) {
 		buf = append(buf, `"output_ids":`...)
 		buf = appendIDs(buf, p.output[from:])
 		buf = append(buf, ',')
@@ -35,7 +36,7 @@ func (e *Engine) appendReply(buf []byte, gen *generation, p *progress, from int,
 // appendMeta appends meta_info. Which keys it has depends on the dialect, on
 // whether the request has finished, and on whether it was aborted in the queue.
 func (e *Engine) appendMeta(buf []byte, gen *generation, p *progress, from int) []byte {
-	d, f := &e.config.Dialect, p.finish
+	d, f := gen.dialect, p.finish
 	buf = append(append(buf, `{"id":`...), quote(gen.rid)...)
 	buf = appendFinish(append(buf, `,"finish_reason":`...), f)
 	if f != nil && f.inQueue && d.bareQueueAbort {
@@ -44,9 +45,7 @@ func (e *Engine) appendMeta(buf []byte, gen *generation, p *progress, from int) 
 	version := p.version
 	if d.spans {
 		// Then the one version is that of the last token, not the current one.
-		if n := len(p.spans); n > 0 {
-			version = p.spans[n-1].version
-		}
+		version = p.lastVersion()
 		buf = appendSpans(append(buf, `,"weight_versions":`...), p)
 	}
 	buf = append(append(buf, `,"weight_version":`...), quote(version)...)
@@ -60,10 +59,14 @@ func (e *Engine) appendMeta(buf []byte, gen *generation, p *progress, from int) 
 	if f != nil && f.inQueue {
 		return append(buf, '}')
 	}
-	buf = appendInt(append(buf, `,"prompt_tokens":`...), gen.prompt)
+	buf = appendInt(append(buf, `,"prompt_tokens":`...), gen.reportedPrompt)
 	buf = appendInt(append(buf, `,"cached_tokens":`...), p.cached)
 	if d.reasoning {
-		buf = append(buf, `,"reasoning_tokens":0`...)
+		reasoning := 0
+		if gen.extraReasoning > 0 {
+			reasoning = len(p.output) + gen.extraReasoning
+		}
+		buf = appendInt(append(buf, `,"reasoning_tokens":`...), reasoning)
 	}
 	if d.retractions != "" {
 		buf = appendInt(append(append(append(buf, `,"`...), d.retractions...), `":`...), p.retractions)
@@ -72,6 +75,10 @@ func (e *Engine) appendMeta(buf []byte, gen *generation, p *progress, from int) 
 		buf = appendTimes(buf, p)
 	}
 	if f != nil {
+		if gen.padding > 0 {
+			buf = append(append(buf, `,"routed_experts":"`...), bytes.Repeat([]byte{'A'}, gen.padding)...)
+			buf = append(buf, '"')
+		}
 		buf = appendEpoch(append(buf, `,"response_sent_to_client_ts":`...), p.finished)
 		if e.config.Speculation != nil {
 			buf = d.appendSpeculation(buf, p)
@@ -174,6 +181,8 @@ func appendFinish(buf []byte, f *finish) []byte {
 		return append(appendInt(append(buf, `{"type":"length","length":`...), f.length), '}')
 	case f.kind == finishStop && f.stop != "":
 		return append(append(append(buf, `{"type":"stop","matched":`...), quote(f.stop)...), '}')
+	case f.kind == finishToolCalls:
+		return append(buf, `{"type":"tool_calls","matched":null}`...)
 	case f.kind == finishStop:
 		return append(appendInt(append(buf, `{"type":"stop","matched":`...), int(f.matched)), '}')
 	}

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -20,12 +21,23 @@ type finish struct {
 	inQueue bool
 }
 
+// refusal is the error status that an abort by the engine itself has outside a
+// stream: a rule of the request model broken, or no capacity.
+func (f *finish) refusal() error {
+	if f.status == http.StatusBadRequest {
+		return invalid("%s", f.message)
+	}
+	return &statusError{status: f.status, errType: strconv.Itoa(f.status), message: f.message}
+}
+
 type finishKind string
 
 const (
 	finishStop   finishKind = "stop"
 	finishLength finishKind = "length"
 	finishAbort  finishKind = "abort"
+	// finishToolCalls is what a stop becomes when a chat completion found calls.
+	finishToolCalls finishKind = "tool_calls"
 )
 
 // span is where a weight version begins in the output; it ends where the next
@@ -66,6 +78,14 @@ type progress struct {
 	received, prefillStarted, prefillFinished, finished time.Time
 }
 
+// lastVersion is the version that sampled the last token, the current one for none.
+func (p *progress) lastVersion() string {
+	if n := len(p.spans); n > 0 {
+		return p.spans[n-1].version
+	}
+	return p.version
+}
+
 // request is one generation. Its fields belong to the scheduler from submission
 // on; the handler sees only what comes through updates.
 type request struct {
@@ -84,6 +104,8 @@ type request struct {
 	prompt int
 	stops  map[int32]bool
 	counts map[int32]int // output tokens so far, kept only for penalties
+	prior  *prior        // a scripted reply, nil = none
+	cut    *cut          // a scripted end, nil = none
 
 	progress
 	updates chan progress // holds the latest snapshot

@@ -40,6 +40,9 @@ func (s *sampler) first(m weights, r *request) sampled {
 // aim sets the target distribution after r's tokens and then ahead.
 func (s *sampler) aim(p *Policy, r *request, ahead []int32) {
 	p.Logits(s.logits, s.context(p, r, ahead))
+	if r.prior != nil {
+		r.prior.push(s.logits, r.generated(), ahead, 1)
+	}
 	if r.sampling.edits() {
 		r.edit(s.logits, ahead, float32(math.Inf(-1)))
 	}
@@ -77,6 +80,9 @@ func (s *sampler) verify(m weights, r *request) []sampled {
 	at := len(r.ids)
 	for i := range s.steps {
 		m.draft.Logits(s.logits, s.context(m.draft, r, s.proposed))
+		if r.prior != nil { // the draft knows the script less well
+			r.prior.push(s.logits, r.generated(), s.proposed, 0.5)
+		}
 		s.drafts[i].set(s.logits, r.warp)
 		s.proposed = append(s.proposed, s.drafts[i].pick(uniform(r.seed, at+i, forDraft)))
 	}

@@ -244,11 +244,16 @@ func (s *scheduler) emit(r *request, t sampled) {
 	if r.counts != nil {
 		r.counts[t.token]++
 	}
+	if r.prior != nil {
+		r.prior.said(r.generated()-1, t.token)
+	}
 	if n := len(r.spans); n == 0 || r.spans[n-1].version != s.version {
 		r.spans = append(r.spans, span{version: s.version, start: r.generated() - 1})
 	}
 	s.counts.completion.Inc()
 	switch {
+	case r.cut != nil && r.generated() >= r.cut.after:
+		r.finish = &r.cut.end
 	case r.generated() >= r.sampling.MaxNewTokens:
 		r.finish = &finish{kind: finishLength, length: r.generated()}
 	case r.stops[t.token]:
@@ -263,6 +268,7 @@ func (s *scheduler) emit(r *request, t sampled) {
 // settle publishes what the step did and takes out what has finished.
 func (s *scheduler) settle(now time.Time) {
 	left := s.running[:0]
+	abortAll := false
 	for _, r := range s.running {
 		if r.prefillFinished.IsZero() {
 			r.prefillFinished = now
@@ -278,9 +284,13 @@ func (s *scheduler) settle(now time.Time) {
 		// The last token was sampled but never computed on, so it is not cached.
 		s.cache.insert(r.namespace, r.ids[:max(r.prompt, len(r.ids)-1)])
 		s.end(r, r.finish)
+		abortAll = abortAll || r.cut != nil && r.cut.others
 	}
 	clear(s.running[len(left):])
 	s.running = left
+	if abortAll {
+		s.abort(func(*request) bool { return true })
+	}
 }
 
 // end finishes a request, whatever list it was on, and hands out its last

@@ -1,0 +1,31 @@
+# The targets that people and CI call. `make help` lists them.
+GO ?= go
+STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+.PHONY: help build test race lint e2e bench
+
+help: ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+build: ## static binaries in bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+test: ## all tests that need only Go
+	$(GO) test ./...
+
+race: ## the same under the race detector
+	$(GO) test -race ./...
+
+lint: ## gofmt, go mod tidy, vet, staticcheck
+	@test -z "$$(gofmt -l .)" || { echo 'not gofmt-ed:'; gofmt -l .; exit 1; }
+	$(GO) mod tidy -diff
+	$(GO) vet ./...
+	$(GO) vet -tags e2e ./e2e
+	$(STATICCHECK) ./...
+	$(STATICCHECK) -tags e2e ./e2e
+
+e2e: ## the built binaries as processes, from outside
+	$(GO) test -tags e2e -count=1 -timeout 5m ./e2e
+
+bench: ## benchmarks, each beside its budget
+	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sheaf-rl/sheaf/internal/config"
+	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
+	"github.com/sheaf-rl/sheaf/pkg/chat"
+	"github.com/sheaf-rl/sheaf/pkg/prompt"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+type checkCmd struct {
+	configFlags
+	Live bool `help:"Also ask the engines and the NATS server."`
+	JSON bool `name:"json" help:"Print the effective config, without secrets, as JSON."`
+}
+
+// Run checks the config and prints what would run.
+func (c checkCmd) Run(ctx context.Context) error {
+	cfg, err := c.load()
+	if err != nil {
+		return err
+	}
+	model, err := chat.Load(cfg.Model.Path)
+	if err != nil {
+		return usageError{err}
+	}
+	prompts, err := openPrompts(cfg)
+	if err != nil {
+		return err
+	}
+	if c.JSON {
+		redacted, err := cfg.Redacted()
+		if err != nil {
+			return err
+		}
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		return enc.Encode(redacted)
+	}
+	printPlan(cfg, model, prompts)
+	if c.Live {
+		return live(ctx, cfg)
+	}
+	return nil
+}
+
+func printPlan(cfg *config.Config, model *chat.Model, prompts *prompt.Source) {
+	ro := cfg.Rollout
+	perStep := ro.OverSamplingBatchSize * ro.NSamplesPerPrompt
+	fmt.Printf("run      %s: %d steps, seed %d, files in %s/%s\n", cfg.Run.Name, cfg.Run.Steps, cfg.Run.Seed, cfg.Run.Out, cfg.Run.Name)
+	fmt.Printf("model    %s: %d tokens, hash %.12s\n", cfg.Model.Path, model.Tokenizer().VocabSize(), model.Hash())
+	fmt.Printf("prompts  %s: %d, %d skipped; %.2f epochs in all\n", cfg.Data.Prompts, prompts.Len(), len(prompts.Skipped()),
+		float64(cfg.Run.Steps*ro.OverSamplingBatchSize)/float64(prompts.Len()))
+	fmt.Printf("step     %d groups × %d episodes = %d episodes, up to %d new tokens each\n", ro.OverSamplingBatchSize, ro.NSamplesPerPrompt, perStep, ro.Sampling.MaxNewTokens)
+	fmt.Printf("reward   %s\n", cfg.Reward.Type)
+	for i, e := range cfg.Engines {
+		switch {
+		case e.Sim != nil:
+			fmt.Printf("engine   %d: %d simulated, in the controller\n", i, e.Sim.Count)
+		default:
+			fmt.Printf("engine   %d: %s\n", i, e.URL)
+		}
+	}
+}
+
+// live asks everything outside the process that the run needs.
+func live(ctx context.Context, cfg *config.Config) error {
+	for i, e := range cfg.Engines {
+		if e.URL == "" {
+			continue
+		}
+		entry := rollout.EngineEntry{ID: fmt.Sprintf("engine-%d", i), URL: e.URL}
+		ask, cancel := context.WithTimeout(ctx, attachWait)
+		err := attach(ask, &entry, fmt.Sprintf("engines.%d.url", i))
+		cancel()
+		if err != nil {
+			return err
+		}
+		fmt.Printf("live     engine %d: version %q, deterministic %t\n", i, entry.Version, entry.Deterministic)
+	}
+	if cfg.NATS.Embedded {
+		return nil
+	}
+	conn, err := natsbus.Connect(ctx, natsbus.Config{
+		URLs: cfg.NATS.URLs, Name: "sheaf check", Token: cfg.NATS.Token.Reveal(), CredsFile: cfg.NATS.Creds, NKeyFile: cfg.NATS.NKey,
+		CAFile: cfg.NATS.TLS.CA, CertFile: cfg.NATS.TLS.Cert, KeyFile: cfg.NATS.TLS.Key, ConnectWait: 5 * time.Second,
+	})
+	if err != nil {
+		return err
+	}
+	conn.Close()
+	fmt.Printf("live     NATS at %v\n", cfg.NATS.URLs)
+	return nil
+}

@@ -1,0 +1,304 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/sheaf-rl/sheaf/cmd/internal/assemble"
+	"github.com/sheaf-rl/sheaf/internal/buildinfo"
+	"github.com/sheaf-rl/sheaf/internal/config"
+	"github.com/sheaf-rl/sheaf/internal/controller"
+	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
+	"github.com/sheaf-rl/sheaf/pkg/chat"
+	"github.com/sheaf-rl/sheaf/pkg/prompt"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+	"github.com/sheaf-rl/sheaf/pkg/step"
+	"github.com/sheaf-rl/sheaf/pkg/wire"
+)
+
+type runCmd struct {
+	configFlags
+	Steps   int    `help:"Number of steps of the whole run, instead of run.steps."`
+	Out     string `help:"Folder for the run's own folder, instead of run.out." type:"path"`
+	Fresh   bool   `help:"Throw away what is stored of this run and start anew."`
+	Verbose bool   `short:"v" help:"Log what controller and worker do."`
+}
+
+const (
+	patience  = 30 * time.Second
+	farewell  = 3 * time.Second // for external workers to leave a finished run
+	leaseTrys = 16              // leases of a job before it counts as poison
+)
+
+// Run runs the config to the end.
+func (c runCmd) Run(ctx context.Context) error {
+	var more []string
+	if c.Steps != 0 {
+		more = append(more, "run.steps="+strconv.Itoa(c.Steps))
+	}
+	if c.Out != "" {
+		more = append(more, "run.out="+strconv.Quote(c.Out))
+	}
+	cfg, err := c.load(more...)
+	if err != nil {
+		return err
+	}
+	level := slog.LevelWarn
+	if c.Verbose {
+		level = slog.LevelInfo
+	}
+	r := &runner{cfg: cfg, log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))}
+	return errors.Join(r.run(ctx, c.Fresh), r.release())
+}
+
+// runner is one run of the command: what it started, to be released in reverse
+// order.
+type runner struct {
+	cfg     *config.Config
+	log     *slog.Logger
+	dir     string
+	started []func() error
+}
+
+func (r *runner) onRelease(f func() error) { r.started = append(r.started, f) }
+
+func (r *runner) release() error {
+	var all *multierror.Error
+	for i := len(r.started) - 1; i >= 0; i-- {
+		all = multierror.Append(all, r.started[i]())
+	}
+	return all.ErrorOrNil()
+}
+
+func (r *runner) run(ctx context.Context, fresh bool) error {
+	cfg := r.cfg
+	model, err := chat.Load(cfg.Model.Path)
+	if err != nil {
+		return usageError{err}
+	}
+	prompts, err := openPrompts(cfg)
+	if err != nil {
+		return err
+	}
+	r.dir = filepath.Join(cfg.Run.Out, cfg.Run.Name)
+	if err := r.claimDir(fresh); err != nil {
+		return err
+	}
+	conn, err := r.connect(ctx)
+	if err != nil {
+		return err
+	}
+	if fresh && !cfg.NATS.Embedded {
+		if err := natsbus.DeleteRun(ctx, conn, cfg.Run.Name); err != nil {
+			return err
+		}
+	}
+	engines, err := r.engines(ctx, model)
+	if err != nil {
+		return err
+	}
+	claim, err := r.open(ctx, conn, model)
+	if err != nil {
+		return err
+	}
+	for _, e := range engines {
+		if err := claim.PutEngine(ctx, e); err != nil {
+			return err
+		}
+	}
+	state := claim.State()
+	if state.NextStep >= int64(cfg.Run.Steps) {
+		fmt.Printf("run %s is finished: %d steps in %s (--steps N continues it, --fresh starts anew)\n", cfg.Run.Name, state.NextStep, r.dir)
+		return claim.Close(ctx)
+	}
+	fmt.Printf("run %s: steps %d to %d of %d groups × %d episodes, %d engines, %s\n", cfg.Run.Name, state.NextStep, cfg.Run.Steps-1,
+		cfg.Rollout.OverSamplingBatchSize, cfg.Rollout.NSamplesPerPrompt, len(engines), r.where())
+	return r.rollout(ctx, conn, claim, prompts)
+}
+
+// where says how other workers reach the run.
+func (r *runner) where() string {
+	switch {
+	case !r.cfg.NATS.Embedded:
+		return fmt.Sprintf("NATS at %v", r.cfg.NATS.URLs)
+	case r.cfg.NATS.Listen != "":
+		return "NATS at " + r.cfg.NATS.Listen
+	default:
+		return "embedded NATS"
+	}
+}
+
+// openPrompts reads the prompts and names the rows that were skipped.
+func openPrompts(cfg *config.Config) (*prompt.Source, error) {
+	prompts, err := prompt.Open(prompt.Config{
+		Path:     cfg.Data.Prompts,
+		InputKey: cfg.Data.InputKey, LabelKey: cfg.Data.LabelKey, MetadataKey: cfg.Data.MetadataKey,
+		ToolsKey: cfg.Data.ToolsKey, Shuffle: cfg.Data.Shuffle, Seed: cfg.Run.Seed, SkipBad: cfg.Data.SkipBad,
+	})
+	if row := (*prompt.RowError)(nil); errors.As(err, &row) {
+		err = fmt.Errorf("%w\ncorrect the rows, or leave them out with data.skip_bad: true", err)
+	}
+	if err != nil {
+		return nil, usageError{err}
+	}
+	for _, bad := range prompts.Skipped() {
+		fmt.Fprintln(os.Stderr, "skipped:", bad)
+	}
+	return prompts, nil
+}
+
+func (r *runner) connect(ctx context.Context) (*natsbus.Conn, error) {
+	n := r.cfg.NATS
+	conf := natsbus.Config{
+		URLs: n.URLs, Name: "sheaf controller " + r.cfg.Run.Name, Token: n.Token.Reveal(), CredsFile: n.Creds, NKeyFile: n.NKey,
+		CAFile: n.TLS.CA, CertFile: n.TLS.Cert, KeyFile: n.TLS.Key, Replicas: n.Replicas,
+	}
+	if n.Embedded {
+		srv, err := natsbus.StartServer(natsbus.ServerConfig{
+			Dir: filepath.Join(r.dir, ".state"), Listen: n.Listen, Token: n.Token.Reveal(), SyncAlways: n.Sync == "always",
+		})
+		if err != nil {
+			return nil, err
+		}
+		r.onRelease(func() error { srv.Close(); return nil })
+		conf.Server = srv
+	}
+	conn, err := natsbus.Connect(ctx, conf)
+	if err != nil {
+		return nil, err
+	}
+	r.onRelease(func() error { conn.Close(); return nil })
+	return conn, nil
+}
+
+// open puts the run on the bus, or takes it over.
+func (r *runner) open(ctx context.Context, conn *natsbus.Conn, model *chat.Model) (*natsbus.Run, error) {
+	cfg := r.cfg
+	redacted, err := cfg.Redacted()
+	if err != nil {
+		return nil, err
+	}
+	shown, err := json.Marshal(redacted)
+	if err != nil {
+		return nil, fmt.Errorf("config for the run table: %w", err)
+	}
+	print, err := cfg.Fingerprint(model.Hash())
+	if err != nil {
+		return nil, err
+	}
+	path, err := filepath.Abs(cfg.Model.Path)
+	if err != nil {
+		return nil, fmt.Errorf("model.path: %w", err)
+	}
+	return natsbus.OpenRun(ctx, conn, natsbus.RunConfig{
+		Spec: rollout.RunSpec{
+			Run: cfg.Run.Name, Seed: cfg.Run.Seed, Mode: cfg.Rollout.Mode,
+			Model:  rollout.ModelSpec{Path: path, Hash: model.Hash(), Family: cfg.Model.Family, TemplateKwargs: cfg.Data.ChatTemplateKwargs},
+			Reward: rollout.RewardSpec{Type: cfg.Reward.Type}, Slots: cfg.Worker.Slots, MaxAttempts: leaseTrys,
+		},
+		Version: buildinfo.Version(), Config: shown, Fingerprint: print,
+	})
+}
+
+// rollout runs the controller and, where the config wants one, a worker beside
+// it.
+func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, claim *natsbus.Run, prompts *prompt.Source) error {
+	codec, err := wire.New()
+	if err != nil {
+		return err
+	}
+	shown := newProgress(os.Stdout, r.cfg.Run.Steps)
+	defer shown.close()
+	ctl, err := controller.New(r.controllerConfig(claim, prompts, codec, shown))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	worked := make(chan error, 1)
+	if r.cfg.Worker.Embedded {
+		w, err := assemble.NewWorker(ctx, conn, assemble.Options{
+			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8]}, Log: r.log.With("part", "worker"),
+		})
+		if err != nil {
+			return err
+		}
+		go func() {
+			err := errors.Join(w.Work(ctx), w.Close())
+			if err != nil {
+				cancel(fmt.Errorf("the embedded worker: %w", err))
+			}
+			worked <- err
+		}()
+	} else {
+		worked <- nil
+	}
+	err = ctl.Run(ctx)
+	if err != nil {
+		cancel(nil)
+	} else {
+		r.waitForWorkers(ctx, claim)
+	}
+	if werr := <-worked; err == nil {
+		err = werr
+	}
+	return err
+}
+
+func (r *runner) controllerConfig(claim *natsbus.Run, prompts *prompt.Source, codec *wire.Codec, shown *progress) controller.Config {
+	cfg := r.cfg
+	ro := cfg.Rollout
+	deadline := time.Duration(ro.EpisodeDeadline)
+	if deadline == 0 {
+		deadline = autoDeadline(ro.Sampling.MaxNewTokens)
+	}
+	return controller.Config{
+		Run: claim, Prompts: prompts, Codec: codec, Steps: int64(cfg.Run.Steps), Groups: ro.OverSamplingBatchSize,
+		Episodes: ro.NSamplesPerPrompt, RunName: cfg.Run.Name, Sampling: ro.Sampling.Spec(), MaxContext: ro.MaxContextLen,
+		EpisodeDeadline: deadline, Patience: patience, StallLimit: max(10*time.Minute, 4*deadline),
+		Step: step.Config{
+			Run: cfg.Run.Name, BatchSize: ro.BatchSize, SamplesPerPrompt: ro.NSamplesPerPrompt,
+			// Until failed siblings are run again, a group may be short: an engine's
+			// fault then costs the episode and not the group.
+			MinValid: max(1, ro.MinValidPerGroup), Filter: step.Filter(ro.DynamicFilter),
+			Estimator: step.Estimator(cfg.Train.Estimator), Normalize: cfg.Train.Normalize, StdNormalize: cfg.Train.StdNormalize,
+			MaskTruncated: ro.MaskTruncated, Temperature: ro.Sampling.Temperature, MaxContext: ro.MaxContextLen,
+		},
+		Dir: r.dir, Observer: shown, Log: r.log.With("part", "controller"),
+	}
+}
+
+// autoDeadline gives an episode a minute and a tenth of a second per token: ten
+// tokens a second is slower than any engine that is worth waiting for.
+func autoDeadline(maxNewTokens int) time.Duration {
+	return time.Minute + time.Duration(maxNewTokens)*100*time.Millisecond
+}
+
+// waitForWorkers lets the workers of a finished run hear of its end before the
+// embedded server goes.
+func (r *runner) waitForWorkers(ctx context.Context, claim *natsbus.Run) {
+	if !r.cfg.NATS.Embedded || r.cfg.NATS.Listen == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, farewell)
+	defer cancel()
+	for ctx.Err() == nil {
+		if n, err := claim.Workers(ctx); err != nil || n == 0 {
+			return
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package controller_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sheaf-rl/sheaf/internal/controller"
+	"github.com/sheaf-rl/sheaf/internal/leaktest"
+	"github.com/sheaf-rl/sheaf/pkg/bus"
+	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+	"github.com/sheaf-rl/sheaf/pkg/step"
+	"github.com/sheaf-rl/sheaf/pkg/wire"
+)
+
+func TestMain(m *testing.M) { leaktest.Main(m) }
+
+// prompts deals out prompts without end.
+type prompts struct{}
+
+func (prompts) At(position int64) (rollout.Prompt, error) {
+	return rollout.Prompt{Text: fmt.Sprintf("prompt %d", position), Row: position}, nil
+}
+
+// watcher notes what the controller tells.
+type watcher struct {
+	mu      sync.Mutex
+	done    []int64
+	waiting []string
+	stored  int
+	onStep  func(n int64)
+}
+
+func (w *watcher) StepStarted(int64, int) {}
+func (w *watcher) EpisodeStored(bus.Receipt) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stored++
+}
+func (w *watcher) Waiting(on string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = append(w.waiting, on)
+}
+func (w *watcher) StepDone(n int64, _ string, _ *step.Result) {
+	w.mu.Lock()
+	w.done = append(w.done, n)
+	f := w.onStep
+	w.mu.Unlock()
+	if f != nil {
+		f(n)
+	}
+}
+
+// bed is a store on disk and a folder for files.
+type bed struct {
+	t     *testing.T
+	conn  *natsbus.Conn
+	dir   string
+	codec *wire.Codec
+}
+
+func newBed(t *testing.T) *bed {
+	t.Helper()
+	srv, err := natsbus.StartServer(natsbus.ServerConfig{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(srv.Close)
+	conn, err := natsbus.Connect(t.Context(), natsbus.Config{Server: srv})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	codec, err := wire.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bed{t: t, conn: conn, dir: t.TempDir(), codec: codec}
+}
+
+func (b *bed) open() *natsbus.Run {
+	b.t.Helper()
+	run, err := natsbus.OpenRun(b.t.Context(), b.conn, natsbus.RunConfig{Spec: rollout.RunSpec{Run: "r"}, Version: "v", Fingerprint: "f"})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return run
+}
+
+func (b *bed) controller(run *natsbus.Run, w *watcher, steps int64) *controller.Controller {
+	b.t.Helper()
+	c, err := controller.New(controller.Config{
+		Run: run, Prompts: prompts{}, Codec: b.codec, Steps: steps, Groups: 3, Episodes: 4, RunName: "r",
+		Sampling: rollout.Sampling{MaxNewTokens: 4}, EpisodeDeadline: time.Second, Patience: 100 * time.Millisecond, StallLimit: time.Minute,
+		Step: step.Config{Run: "r", BatchSize: 3, SamplesPerPrompt: 4, MinValid: 1, Estimator: step.GRPO, Normalize: true, Temperature: 1},
+		Dir:  b.dir, Observer: w, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return c
+}
+
+// work answers jobs until the test ends, episodes and jobs in an order of the
+// seed. fail says which episodes fail.
+func (b *bed) work(seed uint64, fail func(rollout.EpisodeID) bool) {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	b.t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+	wg.Go(func() {
+		m, err := natsbus.Join(ctx, b.conn, natsbus.MemberConfig{Worker: fmt.Sprintf("w%d", seed), Version: "v", Wait: 10 * time.Second})
+		if err != nil {
+			b.t.Error(err)
+			return
+		}
+		defer m.Close()
+		r := rand.New(rand.NewPCG(seed, seed))
+		for {
+			l, err := m.Lease(ctx)
+			if err != nil {
+				return
+			}
+			episodes := l.Job().Episodes
+			r.Shuffle(len(episodes), func(i, j int) { episodes[i], episodes[j] = episodes[j], episodes[i] })
+			for _, e := range episodes {
+				if err := l.Publish(ctx, result(l.Job(), e, fail)); err != nil {
+					return
+				}
+			}
+			if err := l.Done(ctx); err != nil {
+				return
+			}
+		}
+	})
+}
+
+// result is a pure function of the episode.
+func result(j rollout.Job, index int, fail func(rollout.EpisodeID) bool) *rollout.Episode {
+	id := rollout.EpisodeID{Wave: j.Wave, Group: j.Group, Index: index}
+	g := rollout.Generation{PromptIDs: []int32{1, 2}, OutputIDs: []int32{int32(j.Group), int32(index)}, LogProbs: []float32{-0.5, -0.25}}
+	g.ID, g.Fate, g.PromptLen, g.OutputLen = fmt.Sprintf("%d-%d", j.Group, index), rollout.FateFinished, 2, 2
+	g.Meta.Finish.Type = rollout.FinishStop
+	g.Meta.CompletionTokens = rollout.Ptr(int64(2))
+	e := &rollout.Episode{ID: id, RolloutID: j.FirstRolloutID + int64(index), Attempt: 1, Generations: []rollout.GenerationRecord{g.GenerationRecord}}
+	if fail != nil && fail(id) {
+		e.Outcome, e.Failure = rollout.OutcomeFailed, rollout.NewFailure(rollout.BoundaryEngine, "reset", true, nil)
+		return e
+	}
+	s := &rollout.Sample{SampleInfo: rollout.SampleInfo{GroupIndex: j.Group, Index: e.RolloutID, RolloutID: e.RolloutID, Prompt: j.Prompt.Text}}
+	if err := s.Append(g); err != nil {
+		panic(err)
+	}
+	s.Reward = rollout.Ptr(float64(index % 2))
+	e.Outcome, e.Samples = rollout.OutcomeCompleted, []*rollout.Sample{s}
+	return e
+}
+
+func (b *bed) files(n int64) string {
+	b.t.Helper()
+	var all bytes.Buffer
+	for _, name := range []string{"samples.jsonl", "groups.cbor", "batch/rank-00000-of-00001.safetensors"} {
+		data, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, n), name))
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		all.Write(data)
+	}
+	return all.String()
+}
+
+func bounded(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestFilesDoNotDependOnTheOrderOfArrival(t *testing.T) {
+	var want string
+	for seed := range uint64(4) {
+		b := newBed(t)
+		b.work(seed+1, nil)
+		if err := b.controller(b.open(), &watcher{}, 2).Run(bounded(t)); err != nil {
+			t.Fatal(err)
+		}
+		got := b.files(0) + b.files(1)
+		if want == "" {
+			want = got
+		}
+		if got != want {
+			t.Errorf("order %d gives other files", seed)
+		}
+	}
+}
+
+func TestEmptyStepIsAStep(t *testing.T) {
+	b := newBed(t)
+	b.work(1, func(rollout.EpisodeID) bool { return true })
+	w := &watcher{}
+	if err := b.controller(b.open(), w, 2).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if len(w.done) != 2 {
+		t.Errorf("steps %v", w.done)
+	}
+	report, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, 0), "report.json"))
+	if err != nil || !strings.Contains(string(report), `"discarded(engine/reset)": 12`) {
+		t.Errorf("%s %v", report, err)
+	}
+}
+
+// TestResume stops a controller after each step, at any moment of the next, and
+// lets another go on; the files are those of an undisturbed run.
+func TestResume(t *testing.T) {
+	const steps = 4
+	undisturbed := newBed(t)
+	undisturbed.work(1, nil)
+	if err := undisturbed.controller(undisturbed.open(), &watcher{}, steps).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	b := newBed(t)
+	b.work(2, nil)
+	for n := int64(0); n < steps-1; n++ {
+		ctx, cancel := context.WithCancelCause(bounded(t))
+		stopped := errors.New("stopped")
+		w := &watcher{onStep: func(int64) { cancel(stopped) }}
+		if err := b.controller(b.open(), w, steps).Run(ctx); !errors.Is(err, stopped) {
+			t.Fatalf("step %d: %v", n, err)
+		}
+	}
+	run := b.open()
+	if err := b.controller(run, &watcher{}, steps).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s := run.State(); !s.Closed || s.NextStep != steps || s.NextGroup != 3*steps || s.Trimmed != s.NextWave {
+		t.Errorf("state %+v", s)
+	}
+	for n := range int64(steps) {
+		if b.files(n) != undisturbed.files(n) {
+			t.Errorf("step %d differs from the undisturbed run's", n)
+		}
+	}
+	data, err := os.ReadFile(filepath.Join(b.dir, "metrics.jsonl"))
+	if err != nil || strings.Count(string(data), `"kind":"step"`) != steps {
+		t.Errorf("%v in\n%s", err, data)
+	}
+}
+
+func TestStaleControllerEndsFenced(t *testing.T) {
+	b := newBed(t)
+	stale := b.open()
+	fresh := b.open()
+	b.work(1, nil)
+	if err := b.controller(stale, &watcher{}, 1).Run(bounded(t)); !errors.Is(err, bus.ErrFenced) {
+		t.Errorf("stale: %v", err)
+	}
+	if err := b.controller(fresh, &watcher{}, 1).Run(bounded(t)); err != nil {
+		t.Errorf("fresh: %v", err)
+	}
+}
+
+func TestStallNamesWhatItWaitsFor(t *testing.T) {
+	b := newBed(t)
+	w := &watcher{}
+	run := b.open()
+	c, err := controller.New(controller.Config{
+		Run: run, Prompts: prompts{}, Codec: b.codec, Steps: 1, Groups: 1, Episodes: 2, RunName: "r", EpisodeDeadline: time.Second,
+		Patience: 20 * time.Millisecond, StallLimit: 200 * time.Millisecond, Dir: b.dir, Observer: w, Log: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = c.Run(bounded(t))
+	if !errors.Is(err, controller.ErrStalled) || !strings.Contains(err.Error(), "2 of 2 episodes of step 0; 0 workers") {
+		t.Errorf("got %v", err)
+	}
+	if len(w.waiting) == 0 {
+		t.Error("the observer was not told")
+	}
+}

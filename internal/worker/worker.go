@@ -1,0 +1,172 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sheaf-rl/sheaf/pkg/bus"
+	"github.com/sheaf-rl/sheaf/pkg/engine"
+	"github.com/sheaf-rl/sheaf/pkg/reward"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// Text is the model's text side: its chat template and tokenizer.
+type Text interface {
+	// EncodePrompt returns the prompt as the engine sees it and as people read it.
+	EncodePrompt(p rollout.Prompt) (ids []int32, text string, err error)
+	// Decode returns the text of ids, with or without special tokens.
+	Decode(ids []int32, skipSpecial bool) string
+}
+
+// Config is what a worker is made of.
+type Config struct {
+	ID     string
+	Member bus.Member
+	Engine engine.Generator
+	Text   Text
+	Scorer reward.Scorer
+	// Slots is the number of episodes that run at once.
+	Slots int
+	Log   *slog.Logger
+}
+
+// Worker runs episodes of one run.
+type Worker struct {
+	Config
+	spec  rollout.RunSpec
+	slots *slots
+	drain chan struct{}
+	once  sync.Once
+}
+
+// Causes of cancellation inside a worker.
+var (
+	errFenced   = errors.New("the lease was lost")
+	errDeadline = errors.New("episode deadline")
+)
+
+// giveBack bounds how long a stopping worker tries to give jobs back.
+const giveBack = 2 * time.Second
+
+// New returns a worker.
+func New(cfg Config) (*Worker, error) {
+	if cfg.Slots < 1 {
+		return nil, fmt.Errorf("worker slots: %d, want at least 1", cfg.Slots)
+	}
+	return &Worker{Config: cfg, spec: cfg.Member.Spec(), slots: newSlots(cfg.Slots), drain: make(chan struct{})}, nil
+}
+
+// Drain makes Run return once the jobs it holds are done. It may be called at
+// any time, and more than once.
+func (w *Worker) Drain() { w.once.Do(func() { close(w.drain) }) }
+
+// Run leases and runs jobs until the run is finished, the worker is drained, or
+// ctx ends, which gives back at once what is not done.
+func (w *Worker) Run(ctx context.Context) error {
+	leasing, stop := context.WithCancel(ctx)
+	defer stop()
+	var held sync.WaitGroup
+	defer held.Wait()
+	held.Go(func() {
+		select {
+		case <-leasing.Done():
+		case <-w.drain:
+		case <-w.Member.Ended():
+		}
+		stop()
+	})
+	held.Go(func() {
+		if err := w.Member.Announce(leasing, w.Slots); err != nil {
+			w.Log.Warn("this worker is not visible to the controller", "err", err)
+		}
+	})
+	for {
+		if !w.slots.room(leasing) {
+			return nil
+		}
+		l, err := w.Member.Lease(leasing)
+		if err != nil {
+			if leasing.Err() != nil {
+				return nil
+			}
+			return fmt.Errorf("lease a job: %w", err)
+		}
+		w.slots.add(len(l.Job().Episodes))
+		held.Go(func() { w.work(ctx, l) })
+	}
+}
+
+// work runs one lease, whose episodes are due in the slots.
+func (w *Worker) work(ctx context.Context, l bus.Lease) {
+	job := l.Job()
+	log := w.Log.With("job", job.ID(), "attempt", l.Attempt())
+	ctx, cancel := context.WithCancelCause(ctx)
+	var watch sync.WaitGroup
+	defer watch.Wait()
+	defer cancel(nil)
+	watch.Go(func() {
+		select {
+		case <-l.Fenced():
+			cancel(errFenced)
+		case <-ctx.Done():
+		}
+	})
+
+	err := w.episodes(ctx, l, job)
+	if err == nil {
+		err = l.Done(ctx)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, bus.ErrFenced) || errors.Is(context.Cause(ctx), errFenced):
+		log.Info("the job went to another worker")
+	default:
+		log.Warn("the job is given back", "err", err)
+		back, done := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
+		defer done()
+		if err := l.Release(back); err != nil {
+			// Without an answer its lease runs out by itself.
+			log.Warn("the job could not be given back", "err", err)
+		}
+	}
+}
+
+// episodes runs and stores the job's episodes, each in a slot.
+func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) error {
+	ids, text, promptErr := w.Text.EncodePrompt(job.Prompt)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var first error
+	fail := func(err error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if first == nil {
+			first = err
+		}
+	}
+	for i, index := range job.Episodes {
+		if !w.slots.take(ctx) {
+			w.slots.drop(len(job.Episodes) - i)
+			fail(context.Cause(ctx))
+			break
+		}
+		wg.Go(func() {
+			defer w.slots.release()
+			a := attempt{w: w, job: job, index: index, number: l.Attempt(), promptIDs: ids, promptText: text}
+			e := a.run(ctx, promptErr)
+			if e == nil {
+				fail(context.Cause(ctx))
+				return
+			}
+			if err := l.Publish(ctx, e); err != nil {
+				fail(err)
+			}
+		})
+	}
+	wg.Wait()
+	return first
+}
