@@ -8,18 +8,15 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/chat/internal/jsonscan"
 )
 
-// normalizer is a list of Unicode normal forms to apply in turn.
-type normalizer struct{ forms []norm.Form }
+// normalizer brings text into Unicode's composed form, or leaves it as it is.
+type normalizer struct{ nfc bool }
 
 // apply returns the normalised text; the same string if nothing changes.
 func (n normalizer) apply(text string) string {
-	for _, form := range n.forms {
-		if form == norm.NFC && belowCombining(text) {
-			continue
-		}
-		text = form.String(text)
+	if !n.nfc || belowCombining(text) {
+		return text
 	}
-	return text
+	return norm.NFC.String(text)
 }
 
 // belowCombining tells whether all of text is below U+0300, where NFC changes
@@ -74,7 +71,7 @@ func readNormalizer(r *jsonscan.Reader) (normalizer, error) {
 		if kind == "Sequence" && key == "normalizers" {
 			return r.Array(func() error {
 				inner, err := readNormalizer(r)
-				n.forms = append(n.forms, inner.forms...)
+				n.nfc = n.nfc || inner.nfc
 				return err
 			})
 		}
@@ -86,13 +83,7 @@ func readNormalizer(r *jsonscan.Reader) (normalizer, error) {
 	switch kind {
 	case "Sequence":
 	case "NFC":
-		n.forms = append(n.forms, norm.NFC)
-	case "NFD":
-		n.forms = append(n.forms, norm.NFD)
-	case "NFKC":
-		n.forms = append(n.forms, norm.NFKC)
-	case "NFKD":
-		n.forms = append(n.forms, norm.NFKD)
+		n.nfc = true
 	default:
 		return n, unsupported("normalizer %s", kind)
 	}
