@@ -45,7 +45,7 @@ def make(rng):
         "deepseek": [split(r"\p{N}{1,3}"), split("[一-龥\u3040-ゟ゠-ヿ]+"),
                      split("[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"),
                      byte_level()],
-        "lookahead": [split(r"\p{L}+(?=\p{N})|\p{L}+(?!\p{N})|\s+$|[^\p{L}]"[:-13] + r"|[^\p{L}]"), byte_level()],
+        "lookahead": [split(r"\p{L}+(?=\p{N})|\p{L}+(?!\p{N})|[^\p{L}]"), byte_level()],
     }
     forms = [None, normalizers.NFC(), normalizers.Sequence([normalizers.NFC()]), normalizers.Sequence([])]
     for index, (name, parts) in enumerate(stages.items()):

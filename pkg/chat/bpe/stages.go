@@ -2,10 +2,12 @@ package bpe
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/sheaf-rl/sheaf/pkg/chat/internal/jsonscan"
+	"github.com/sheaf-rl/sheaf/pkg/chat/internal/unidata"
 )
 
 // normalizer brings text into Unicode's composed form, or leaves it as it is.
@@ -13,10 +15,23 @@ type normalizer struct{ nfc bool }
 
 // apply returns the normalised text; the same string if nothing changes.
 func (n normalizer) apply(text string) string {
-	if !n.nfc || belowCombining(text) {
+	if !n.nfc || belowCombining(text) || norm.NFC.IsNormalString(text) {
 		return text
 	}
-	return norm.NFC.String(text)
+	// Characters that are newer than the reference's tables stay where they are and
+	// keep their neighbours apart.
+	var out strings.Builder
+	from := 0
+	for i, r := range text {
+		if r < 0x300 || unidata.Composes(r) || norm.NFC.PropertiesString(text[i:]).BoundaryBefore() {
+			continue
+		}
+		out.WriteString(norm.NFC.String(text[from:i]))
+		from = i + utf8.RuneLen(r)
+		out.WriteString(text[i:from])
+	}
+	out.WriteString(norm.NFC.String(text[from:]))
+	return out.String()
 }
 
 // belowCombining tells whether all of text is below U+0300, where NFC changes
