@@ -172,7 +172,14 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err != nil {
 		return err
 	}
+	waste, wasteSeen, err := c.Config.Run.Waste(ctx, state.WasteSeen)
+	if err != nil {
+		return err
+	}
 	window := step.Window{Started: started, Finished: time.Now()}
+	for _, w := range waste {
+		window.Waste = append(window.Waste, step.Waste{Reason: w.Reason, Generations: w.Generations})
+	}
 	if c.Slots != nil {
 		window.Slots = c.Slots()
 	}
@@ -190,7 +197,7 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err := c.metrics.step(result.Report); err != nil {
 		return err
 	}
-	manifest := rollout.Manifest{Step: plan.Step, Files: files}
+	manifest := rollout.Manifest{Step: plan.Step, Files: files, WasteSeen: wasteSeen}
 	for _, r := range receipts {
 		manifest.Items = append(manifest.Items, rollout.ManifestItem{Episode: r.Episode, Sequence: r.Sequence, SHA256: r.SHA256})
 	}
