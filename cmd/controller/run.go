@@ -227,6 +227,9 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.
 	if err != nil {
 		return err
 	}
+	if err := r.openDoor(control{ctl, engines, r.claim.Workers}); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	var beside sync.WaitGroup
 	defer beside.Wait()

@@ -34,6 +34,11 @@ func (c *Controller) take(r bus.Receipt, trimmed int64) {
 		return
 	}
 	c.receipts[r.Episode] = r
+	c.board.mu.Lock()
+	c.board.status.Stored++
+	c.board.status.Progress, c.board.status.WaitingOn = time.Now(), ""
+	c.board.outcomes[r.Outcome]++
+	c.board.mu.Unlock()
 	c.Observer.EpisodeStored(r)
 }
 
@@ -48,6 +53,7 @@ func (c *Controller) collect(ctx context.Context, p rollout.Plan, jobs []rollout
 			have = append(have, r)
 		}
 	}
+	c.board.update(func(s *Status) { s.Stored = len(have) })
 	last := time.Now()
 	patience := time.NewTimer(c.Patience)
 	defer patience.Stop()
@@ -88,6 +94,7 @@ func (c *Controller) wait(ctx context.Context, p rollout.Plan, jobs []rollout.Jo
 	if workers == 0 {
 		on += "; start one with: worker --nats URL"
 	}
+	c.board.update(func(s *Status) { s.WaitingOn = on })
 	c.Observer.Waiting(on)
 	if idle >= c.StallLimit {
 		return fmt.Errorf("%w: waited for %s; the run can be resumed", ErrStalled, on)

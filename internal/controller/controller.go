@@ -82,6 +82,7 @@ type Controller struct {
 	inbox    chan bus.Receipt
 	receipts map[rollout.EpisodeID]bus.Receipt
 	metrics  *metricsFile
+	board    board
 	metered  *int64 // the engines' completion tokens at the end of the last step
 }
 
@@ -90,7 +91,10 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Groups < 1 || cfg.Episodes < 1 || cfg.Steps < 1 {
 		return nil, fmt.Errorf("controller: %d steps of %d groups of %d episodes, want at least one of each", cfg.Steps, cfg.Groups, cfg.Episodes)
 	}
-	return &Controller{Config: cfg, inbox: make(chan bus.Receipt, 1024), receipts: map[rollout.EpisodeID]bus.Receipt{}}, nil
+	c := &Controller{Config: cfg, inbox: make(chan bus.Receipt, 1024), receipts: map[rollout.EpisodeID]bus.Receipt{}}
+	c.board.status = Status{Run: cfg.RunName, Phase: PhaseStarting, Steps: cfg.Steps, Since: time.Now()}
+	c.board.outcomes = map[rollout.Outcome]int64{}
+	return c, nil
 }
 
 // Run does the steps that are left and closes the run. What it did up to a
@@ -122,6 +126,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	cancel(nil)
 	<-followed
+	if err != nil {
+		c.board.update(func(s *Status) { s.Phase, s.Since, s.Error = PhaseFailed, time.Now(), err.Error() })
+	} else {
+		c.board.phase(PhaseFinished)
+	}
 	return err
 }
 
@@ -155,6 +164,7 @@ func committed(open []rollout.Plan, state rollout.RunState) int64 {
 }
 
 func (c *Controller) trim(ctx context.Context, below int64) error {
+	c.board.phase(PhaseTrimming)
 	if err := c.Config.Run.Trim(ctx, below); err != nil {
 		return err
 	}
@@ -178,14 +188,18 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err != nil {
 		return err
 	}
+	c.board.phase(PhaseQueueing)
+	c.board.update(func(s *Status) { s.Step, s.Episodes, s.Stored = plan.Step, plan.Groups*plan.Episodes, 0 })
 	c.Observer.StepStarted(plan.Step, plan.Groups*plan.Episodes)
 	if err := c.Config.Run.Submit(ctx, jobs); err != nil {
 		return err
 	}
+	c.board.phase(PhaseCollecting)
 	receipts, err := c.collect(ctx, plan, jobs)
 	if err != nil {
 		return err
 	}
+	c.board.phase(PhaseReducing)
 	groups, err := c.load(ctx, plan, jobs, receipts)
 	if err != nil {
 		return err
@@ -216,6 +230,7 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err := c.metrics.step(result.Report); err != nil {
 		return err
 	}
+	c.board.phase(PhaseCommitting)
 	manifest := rollout.Manifest{Step: plan.Step, Files: files, WasteSeen: wasteSeen}
 	for _, r := range receipts {
 		manifest.Items = append(manifest.Items, rollout.ManifestItem{Episode: r.Episode, Sequence: r.Sequence, SHA256: r.SHA256})
@@ -223,6 +238,9 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err := c.Config.Run.Commit(ctx, manifest); err != nil {
 		return err
 	}
+	c.board.mu.Lock()
+	c.board.last = result.Report
+	c.board.mu.Unlock()
 	c.Observer.StepDone(plan.Step, dir, result)
 	return nil
 }
