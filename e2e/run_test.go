@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -189,21 +191,24 @@ func TestKilledControllerGoesOn(t *testing.T) {
 	}
 }
 
-// TestBadEnginesCostEpisodes runs beside a good engine ones that answer garbage,
-// hang and reset.
+// TestBadEnginesCostEpisodes runs beside a good engine ones that are admitted and
+// then answer garbage, hang and reset.
 func TestBadEnginesCostEpisodes(t *testing.T) {
-	info := func(w http.ResponseWriter) {
-		fmt.Fprint(w, `{"version":"0.5.15","model_path":"m","internal_states":[]}`)
+	good, err := url.Parse(startSimengine(t))
+	if err != nil {
+		t.Fatal(err)
 	}
 	var calls atomic.Int64
 	bad := func(generate http.HandlerFunc) string {
+		proxy := httputil.NewSingleHostReverseProxy(good)
+		var admitted atomic.Bool
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			if r.URL.Path == "/generate" {
-				calls.Add(1)
-				generate(w, r)
+			if r.URL.Path != "/generate" || !admitted.Swap(true) {
+				proxy.ServeHTTP(w, r) // the canary is answered well
 				return
 			}
-			info(w)
+			calls.Add(1)
+			generate(w, r)
 		}))
 		t.Cleanup(func() {
 			srv.CloseClientConnections() // ends the handlers that Close would wait for
