@@ -143,7 +143,7 @@ func TestPauseModes(t *testing.T) {
 			held := background(t, engine, object{"rid": "b", "text": "b", "sampling_params": object{"max_new_tokens": 2}})
 			update := fmt.Sprintf(`{"model_path":%q,"weight_version":"2","flush_cache":true}`, modelPath)
 			if mode == "in_place" {
-				if answer := post(t, engine, "/update_weights_from_disk", update, 400); !strings.Contains(answer, "flush") {
+				if answer := post(t, engine, "/update_weights_from_disk", update, 400); !strings.Contains(answer, "flushed") {
 					t.Errorf("an update that cannot flush says %s", answer)
 				}
 				update = strings.Replace(update, `"flush_cache":true`, `"flush_cache":false`, 1)

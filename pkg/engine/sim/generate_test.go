@@ -99,7 +99,7 @@ func TestGenerateRefuses(t *testing.T) {
 	})
 	t.Run("a stream", func(t *testing.T) {
 		status, body := call(t, engine, "POST", "/generate", `{"stream":true}`)
-		want := "data: {\"error\":{\"message\":\"Either text or input_ids should be provided.\"}}\n\ndata: [DONE]\n\n"
+		want := "data: {\"error\":{\"message\":\"Give text or input_ids.\"}}\n\ndata: [DONE]\n\n"
 		if status != 200 || string(body) != want {
 			t.Errorf("status %d, body %s", status, body)
 		}
