@@ -25,7 +25,6 @@ type decoder struct {
 
 var (
 	rawMessage    = reflect.TypeFor[json.RawMessage]()
-	secret        = reflect.TypeFor[Secret]()
 	unmarshalText = reflect.TypeFor[encoding.TextUnmarshaler]()
 )
 

@@ -47,6 +47,8 @@ type Info struct {
 	Speculative *bool
 	// ContextLen is the longest sequence served, 0 = unknown.
 	ContextLen int
+	// NoTokenizer says that the engine keeps none: it takes and gives ids only.
+	NoTokenizer bool
 }
 
 // Admin is what a controller does to one engine.
@@ -56,4 +58,11 @@ type Admin interface {
 	// Abort asks for the end of the request with exactly this id. It returns
 	// before that happened (hazard 12).
 	Abort(ctx context.Context, id string) error
+}
+
+// Tokenizer is an engine's own tokenizer.
+type Tokenizer interface {
+	// Tokenize returns the engine's ids of the text, without special tokens
+	// added, or ErrNoTokenizer.
+	Tokenize(ctx context.Context, text string) ([]int32, error)
 }

@@ -44,6 +44,9 @@ func (r Reason) Retryable() bool {
 	}
 }
 
+// ErrNoTokenizer reports an engine that cannot tokenize for us.
+var ErrNoTokenizer = errors.New("the engine does not tokenize")
+
 // Error is a failed engine call.
 type Error struct {
 	Reason Reason

@@ -1,6 +1,9 @@
 package step
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // summary is what one pass over values tells.
 type summary struct {
@@ -34,7 +37,7 @@ func (s summary) quantiles(xs []float64, qs ...float64) []float64 {
 			out[i] = s.lo
 		}
 		return out
-	case !(scale > 0): // too far apart for a double
+	case !(scale > 0) || math.IsInf(scale, 1): // too far apart, or too near, for a double
 		sorted := slices.Clone(xs)
 		slices.Sort(sorted)
 		for i, q := range qs {

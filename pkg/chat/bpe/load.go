@@ -30,11 +30,10 @@ type loader struct {
 	added []addedToken
 	model modelFile
 
-	normalizer                   normalizer
-	splitter                     splitter
-	postProcessor                postProcessor
-	haveModel, haveDecoder       bool
-	normalizerName, splitterName string
+	normalizer             normalizer
+	splitter               splitter
+	postProcessor          postProcessor
+	haveModel, haveDecoder bool
 }
 
 type modelFile struct {

@@ -11,10 +11,6 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/engine"
 )
 
-// ErrNoTokenizer reports an engine that cannot tokenize for us: it has no such
-// endpoint.
-var ErrNoTokenizer = errors.New("the engine has no endpoint to tokenize")
-
 // maxControlReply bounds the body of a control call; /server_info lists every
 // argument of the server.
 const maxControlReply = 16 << 20
@@ -81,12 +77,14 @@ func (c *Client) Info(ctx context.Context) (engine.Info, error) {
 		Deterministic bool            `json:"enable_deterministic_inference"`
 		Speculative   json.RawMessage `json:"speculative_algorithm"`
 		ContextLen    *int            `json:"context_length"`
+		NoTokenizer   bool            `json:"skip_tokenizer_init"`
 	}
 	if fault := c.first(ctx, http.MethodGet, nil, &server, "/server_info", "/get_server_info"); fault != nil {
 		return engine.Info{}, fault
 	}
 	info := engine.Info{
 		Version: server.Version, Model: model.Path, WeightVersion: (*string)(model.WeightVersion), Deterministic: server.Deterministic,
+		NoTokenizer: server.NoTokenizer,
 	}
 	if server.Speculative != nil {
 		on := string(server.Speculative) != "null" && string(server.Speculative) != `""`
@@ -123,9 +121,8 @@ func (c *Client) Abort(ctx context.Context, id string) error {
 	return nil
 }
 
-// Tokenize returns the engine's own token ids of the text, without special
-// tokens added. It fails with ErrNoTokenizer where the engine has no endpoint
-// for it.
+// Tokenize implements [engine.Tokenizer]. An engine that knows no endpoint for
+// it, or refuses the plain request, does not tokenize.
 func (c *Client) Tokenize(ctx context.Context, text string) ([]int32, error) {
 	in := struct {
 		Prompt     string `json:"prompt"`
@@ -136,10 +133,10 @@ func (c *Client) Tokenize(ctx context.Context, text string) ([]int32, error) {
 	}
 	fault := c.first(ctx, http.MethodPost, in, &out, "/v1/tokenize", "/tokenize")
 	switch {
-	case fault != nil && (fault.Status == http.StatusNotFound || fault.Status == http.StatusMethodNotAllowed):
-		fault.Err = fmt.Errorf("%w: %w", ErrNoTokenizer, fault.Err)
-		return nil, fault
 	case fault != nil:
+		if fault.Reason == engine.Rejected && fault.Status != http.StatusUnauthorized && fault.Status != http.StatusForbidden {
+			fault.Err = fmt.Errorf("%w: %w", engine.ErrNoTokenizer, fault.Err)
+		}
 		return nil, fault
 	case out.Tokens == nil:
 		return nil, c.fail(engine.BadReply, http.StatusOK, errors.New("/v1/tokenize: the reply has no tokens"))

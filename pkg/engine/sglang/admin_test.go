@@ -36,8 +36,8 @@ func TestAdmin(t *testing.T) {
 	}{
 		{name: "new", paths: map[string]string{
 			"/model_info":  `{"model_path":"m","weight_version":"4","is_generation":true}`,
-			"/server_info": `{"version":"0.5.16","speculative_algorithm":"EAGLE","enable_deterministic_inference":true,"context_length":4096,"internal_states":[{}]}`,
-		}, want: engine.Info{Version: "0.5.16", Model: "m", WeightVersion: str("4"), Deterministic: true, Speculative: &on, ContextLen: 4096}},
+			"/server_info": `{"version":"0.5.16","speculative_algorithm":"EAGLE","enable_deterministic_inference":true,"context_length":4096,"skip_tokenizer_init":true,"internal_states":[{}]}`,
+		}, want: engine.Info{Version: "0.5.16", Model: "m", WeightVersion: str("4"), Deterministic: true, Speculative: &on, ContextLen: 4096, NoTokenizer: true}},
 		{name: "old", paths: map[string]string{
 			"/get_model_info":  `{"model_path":"m"}`,
 			"/get_server_info": `{"version":"0.5.4","speculative_algorithm":null,"context_length":null}`,
@@ -76,7 +76,7 @@ func TestAdmin(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, []int32{1, 2}) {
 			t.Errorf("%v, %v", got, err)
 		}
-		if _, err := start(t, serve(nil)).Tokenize(t.Context(), "x"); !errors.Is(err, ErrNoTokenizer) {
+		if _, err := start(t, serve(nil)).Tokenize(t.Context(), "x"); !errors.Is(err, engine.ErrNoTokenizer) {
 			t.Errorf("%v", err)
 		}
 		if _, err := start(t, serve(map[string]string{"/v1/tokenize": `{}`})).Tokenize(t.Context(), "x"); engine.ReasonOf(err) != engine.BadReply {

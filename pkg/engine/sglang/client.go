@@ -38,7 +38,7 @@ type Config struct {
 }
 
 // Client is one engine. It is safe for concurrent use, and implements
-// [engine.Generator] and [engine.Admin].
+// [engine.Generator], [engine.Admin] and [engine.Tokenizer].
 type Client struct {
 	id       string
 	base     string
@@ -46,6 +46,9 @@ type Client struct {
 	control  time.Duration
 	maxReply int64
 	http     *http.Client
+	// staleAfter is how long a kept connection must have been idle for its end to
+	// count as the server's idle timeout.
+	staleAfter time.Duration
 
 	replies sync.Pool // of *reply
 	// aborts are the requests that Abort sends on its own for calls that ended
@@ -56,6 +59,7 @@ type Client struct {
 var (
 	_ engine.Generator = (*Client)(nil)
 	_ engine.Admin     = (*Client)(nil)
+	_ engine.Tokenizer = (*Client)(nil)
 )
 
 const (
@@ -76,7 +80,8 @@ func New(cfg Config) (*Client, error) {
 	c := &Client{
 		id: cfg.ID, base: strings.TrimRight(cfg.URL, "/"), apiKey: cfg.APIKey,
 		control: cfg.ControlTimeout, maxReply: cfg.MaxReply,
-		replies: sync.Pool{New: func() any { return new(reply) }},
+		staleAfter: time.Second,
+		replies:    sync.Pool{New: func() any { return new(reply) }},
 	}
 	if c.id == "" {
 		c.id = u.Host
@@ -127,12 +132,20 @@ func (c *Client) Close() {
 // trace is what is known of one exchange beside its result. The transport
 // writes it from goroutines of its own.
 type trace struct {
-	reused, wrote, answered atomic.Bool
+	wrote, answered atomic.Bool
+	// idle is for how long the connection was kept without use; negative for a new
+	// one.
+	idle atomic.Int64
 }
 
 func (t *trace) with(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn:              func(i httptrace.GotConnInfo) { t.reused.Store(i.Reused) },
+		GotConn: func(i httptrace.GotConnInfo) {
+			t.idle.Store(-1)
+			if i.Reused && i.WasIdle {
+				t.idle.Store(int64(i.IdleTime))
+			}
+		},
 		WroteHeaders:         func() { t.wrote.Store(true) },
 		GotFirstResponseByte: func() { t.answered.Store(true) },
 	})

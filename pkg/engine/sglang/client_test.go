@@ -199,6 +199,7 @@ func TestHazards(t *testing.T) {
 		{name: "35: the scheduler refused", body: `{"text":"","output_ids":[],"meta_info":{"id":"@RID@","finish_reason":{"type":"abort","message":"too long","status_code":400,"err_type":"BadRequestError"},"prompt_tokens":1,"completion_tokens":0}}`, reason: engine.Rejected, text: "too long"},
 		{name: "35: the scheduler had no room", body: `{"meta_info":{"id":"@RID@","finish_reason":{"type":"abort","message":"full","status_code":503},"completion_tokens":5}}`, reason: engine.Overloaded, text: "full"},
 		{name: "36: stopped on a text of its own", body: body("[2]", `"finish_reason":{"type":"stop","matched":"NaN happened"},"completion_tokens":1,"output_token_logprobs":[[-1,2,null]]`), reason: engine.Faulty, text: "NaN happened", completion: p(1)},
+		{name: "the prompt was truncated", body: body("[2]", stop+`,"completion_tokens":1,"prompt_tokens":2,"output_token_logprobs":[[-1,2,null]]`), untrainable: "prompt_differs", output: 1, completion: p(1)},
 		{name: "a finish reason that nobody knows", body: body("[2]", `"finish_reason":{"type":"tired"}`), reason: engine.BadReply, text: "tired"},
 		{name: "tool calls", body: body("[2]", `"finish_reason":{"type":"tool_calls","matched":null},"completion_tokens":1,"output_token_logprobs":[[-1,2,null]]`), output: 1, completion: p(1)},
 		{name: "a reply to another request", body: strings.ReplaceAll(body("[2]", stop), "@RID@", "other"), reason: engine.BadReply, text: "belongs to request"},

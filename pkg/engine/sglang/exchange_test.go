@@ -146,6 +146,11 @@ func TestHazard14HangEndsWithTheCallAndAborts(t *testing.T) {
 // TestHazard16 closes a kept connection just as the second request comes in on
 // it, as a server does that thinks it idle.
 func TestHazard16StaleConnectionIsSentAgainUnderANewID(t *testing.T) {
+	t.Run("idle long enough", func(t *testing.T) { testStale(t, 0, true) })
+	t.Run("just used", func(t *testing.T) { testStale(t, time.Hour, false) })
+}
+
+func testStale(t *testing.T, staleAfter time.Duration, again bool) {
 	var calls atomic.Int32
 	var mu sync.Mutex
 	var seen, aborted []string
@@ -177,11 +182,18 @@ func TestHazard16StaleConnectionIsSentAgainUnderANewID(t *testing.T) {
 		_, _ = fmt.Fprintf(w, `{"output_ids":[],"meta_info":{"id":%q,"finish_reason":{"type":"length"}}}`, in.ID)
 	})
 	c := start(t, mux)
+	c.staleAfter = staleAfter
 	if _, err := c.Generate(t.Context(), testRequest()); err != nil {
 		t.Fatal(err)
 	}
 	req := testRequest()
 	g, err := c.Generate(t.Context(), req)
+	if !again {
+		if engine.ReasonOf(err) != engine.Reset || calls.Load() != 2 {
+			t.Errorf("after %d calls: %v", calls.Load(), err)
+		}
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

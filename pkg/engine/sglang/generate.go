@@ -96,11 +96,12 @@ const staleWithin = time.Second
 // Generate implements [engine.Generator] over POST /generate.
 //
 // The request is sent again, once, under a new id, in one case: it went out on a
-// connection that was kept from an earlier call, and that connection ended
+// connection that had been idle for a second or more, and that connection ended
 // within a second and without one byte of reply. Then the server had most likely
 // closed it as idle (hazard 16); should it have begun all the same, it is told
-// to abort the first id. net/http itself repeats a POST only if it had written
-// nothing of it.
+// to abort the first id. A connection that was in use just before ends for no
+// such reason, and that is a failure. net/http itself repeats a POST only if it
+// had written nothing of it.
 //
 // A call that ends before its reply asks the engine to abort, in the background.
 func (c *Client) Generate(ctx context.Context, req engine.Request) (rollout.Generation, error) {
@@ -143,7 +144,8 @@ func (c *Client) generate(ctx context.Context, req *engine.Request, g *rollout.G
 		if fault == nil {
 			return nil
 		}
-		stale := fault.Reason == engine.Reset && fault.Status == 0 && t.reused.Load() && !t.answered.Load() && time.Since(begun) < staleWithin
+		idle := time.Duration(t.idle.Load())
+		stale := fault.Reason == engine.Reset && fault.Status == 0 && idle >= c.staleAfter && !t.answered.Load() && time.Since(begun) < staleWithin
 		if stale || t.wrote.Load() && gaveUp(fault) {
 			c.abortBehind(req.ID)
 		}

@@ -13,6 +13,9 @@ import (
 const (
 	nullLogProb    = "null_logprob"    // hazard 8
 	missingLogProb = "missing_logprob" // hazards 3, 4, 5
+	// promptDiffers: the engine counts another number of prompt tokens than it was
+	// given, as one does that may truncate prompts. What it answered is not known.
+	promptDiffers = "prompt_differs"
 )
 
 // judge turns a complete reply into the rest of a generation. The meta data is
@@ -43,6 +46,9 @@ func judge(r *reply, req *engine.Request, g *rollout.Generation) *engine.Error {
 	}
 	if text := meta.Finish.MatchedText; text != "" && !slices.Contains(req.Sampling.Stop, text) { // hazard 36
 		return &engine.Error{Reason: engine.Faulty, Err: fmt.Errorf("the engine stopped on %q, which is none of our stops: it met an error of its own", text)}
+	}
+	if n := meta.PromptTokens; n != nil && *n != int64(len(req.PromptIDs)) {
+		g.Untrainable = promptDiffers
 	}
 	return judgeTokens(r, g)
 }
