@@ -123,6 +123,9 @@ func (e *Engine) newGeneration(body *generateBody) (*generation, error) {
 	if err := sampling.validate(e.vocab); err != nil {
 		return nil, invalid("%s", err)
 	}
+	if n := body.TopLogprobsNum; n < 0 || n > e.vocab {
+		return nil, invalid("top_logprobs_num must be in [0, %d], got %d", e.vocab, n)
+	}
 	tok := e.config.Tokenizer
 	ids := []int32(body.InputIDs)
 	switch {

@@ -76,6 +76,7 @@ func TestGenerateRefuses(t *testing.T) {
 		{"several samples", `{"text":"a","sampling_params":{"n":2,"max_new_tokens":1}}`, 400, nested},
 		{"a grammar", `{"text":"a","sampling_params":{"regex":"a*","max_new_tokens":1}}`, 400, nested},
 		{"a minimum above the maximum", `{"text":"a","sampling_params":{"min_new_tokens":2,"max_new_tokens":1}}`, 400, nested},
+		{"fewer than no alternatives", `{"text":"a","top_logprobs_num":-5,"sampling_params":{"max_new_tokens":1}}`, 400, nested},
 		{"a bias for no token", `{"text":"a","sampling_params":{"logit_bias":{"x":1},"max_new_tokens":1}}`, 400, nested},
 	}
 	engine := newEngine(t, func(c *sim.Config) { c.ContextLength = 40 })

@@ -180,7 +180,9 @@ func (r *request) edit(logits []float32, ahead []int32, minusInf float32) {
 	}
 	if r.generated()+len(ahead) < p.MinNewTokens {
 		for id := range r.stops {
-			logits[id] = minusInf
+			if id >= 0 && int(id) < len(logits) { // nothing says that a stop is a token
+				logits[id] = minusInf
+			}
 		}
 	}
 }
