@@ -221,6 +221,19 @@ func TestUpdateChangesTheDistribution(t *testing.T) {
 	if r := generate(t, engine, object{"text": "a", "sampling_params": object{"max_new_tokens": 6}}); r.Text != "xxxxxx" {
 		t.Errorf("the new policy says %q", r.Text)
 	}
+	// A draft in the folder comes with the policy: as it says the same, all is accepted.
+	before := counter(t, engine, "sheaf_sim_correct_tokens_total")
+	if err := os.MkdirAll(filepath.Join(folder, "draft"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "draft", "model.safetensors"), file.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	post(t, engine, "/update_weights_from_disk", fmt.Sprintf(`{"model_path":%q}`, folder), 200)
+	r := generate(t, engine, object{"text": "a", "sampling_params": object{"max_new_tokens": 9}})
+	if r.Meta.Correct != r.Meta.Proposed || r.Meta.Verify != 2 || before != 0 {
+		t.Errorf("%d of %d accepted in %d verifies, %g before the draft came", r.Meta.Correct, r.Meta.Proposed, r.Meta.Verify, before)
+	}
 	post(t, engine, "/update_weights_from_disk", `{"model_path":"/does/not/exist"}`, 400)
 	post(t, engine, "/update_weights_from_disk", fmt.Sprintf(`{"model_path":%q}`, t.TempDir()), 400)
 	if r := generate(t, engine, object{"text": "a", "sampling_params": object{"max_new_tokens": 6}}); r.Text != "xxxxxx" {

@@ -406,3 +406,17 @@ func BenchmarkGenerate(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkLongPrompt is a turn of a long conversation: most of it is cached.
+func BenchmarkLongPrompt(b *testing.B) {
+	engine := newEngine(b, func(c *sim.Config) { c.ContextLength = 1 << 20 })
+	for _, tokens := range []int{2_000, 100_000} {
+		b.Run(fmt.Sprint(tokens), func(b *testing.B) {
+			body := `{"input_ids":[` + strings.Repeat("100,", tokens-1) + `1],"return_logprob":true,"sampling_params":{"max_new_tokens":32,"ignore_eos":true}}`
+			b.ReportAllocs()
+			for b.Loop() {
+				call(b, engine, "POST", "/generate", body)
+			}
+		})
+	}
+}
