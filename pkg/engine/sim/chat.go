@@ -360,6 +360,9 @@ func (e *Engine) streamChat(w http.ResponseWriter, r *http.Request, c *chatGener
 		if !ok {
 			return
 		}
+		if p.finish != nil && c.unfinished {
+			return
+		}
 		so := text.advance(p.output)
 		if p.finish != nil {
 			so = e.finalText(c.generation, &p)

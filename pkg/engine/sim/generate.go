@@ -46,8 +46,9 @@ type generation struct {
 	// What a scripted fault does to the reply.
 	alter          func(*progress)
 	delay          time.Duration
-	padding        int // bytes of routed_experts
-	extraReasoning int // reasoning_tokens beyond the completion
+	padding        int  // bytes of routed_experts
+	extraReasoning int  // reasoning_tokens beyond the completion
+	unfinished     bool // a stream ends before its last event
 }
 
 func (e *Engine) serveGenerate(w http.ResponseWriter, r *http.Request) {
@@ -241,6 +242,9 @@ func (e *Engine) stream(w http.ResponseWriter, r *http.Request, gen *generation)
 	for {
 		p, ok := e.await(r.Context(), gen)
 		if !ok {
+			return
+		}
+		if p.finish != nil && gen.unfinished {
 			return
 		}
 		so := text.advance(p.output)
