@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 
 	"pkg/engine/sglang": {"pkg/engine", "pkg/rollout"},
 	"pkg/engine/pool":   {"pkg/engine", "pkg/rollout"},
-	"pkg/engine/sim":    {"pkg/engine", "pkg/chat", "pkg/rollout", "internal/safetensors"},
+	"pkg/engine/sim":    {"pkg/chat", "pkg/rollout", "internal/safetensors"},
 	"pkg/bus/natsbus":   {"pkg/bus", "pkg/wire", "pkg/rollout"},
 
 	"internal/worker":     {"pkg/bus", "pkg/engine", "pkg/reward", "pkg/rollout"},

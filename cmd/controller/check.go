@@ -10,8 +10,9 @@ import (
 	"github.com/sheaf-rl/sheaf/internal/config"
 	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
 	"github.com/sheaf-rl/sheaf/pkg/chat"
+	"github.com/sheaf-rl/sheaf/pkg/engine/pool"
+	"github.com/sheaf-rl/sheaf/pkg/engine/sglang"
 	"github.com/sheaf-rl/sheaf/pkg/prompt"
-	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
 type checkCmd struct {
@@ -45,7 +46,7 @@ func (c checkCmd) Run(ctx context.Context) error {
 	}
 	printPlan(cfg, model, prompts)
 	if c.Live {
-		return live(ctx, cfg)
+		return live(ctx, cfg, model)
 	}
 	return nil
 }
@@ -69,20 +70,36 @@ func printPlan(cfg *config.Config, model *chat.Model, prompts *prompt.Source) {
 	}
 }
 
-// live asks everything outside the process that the run needs.
-func live(ctx context.Context, cfg *config.Config) error {
+// liveEngine probes one engine as a run would.
+func liveEngine(ctx context.Context, i int, url string, t pool.Terms) error {
+	client, err := sglang.New(sglang.Config{ID: fmt.Sprintf("engine-%d", i), URL: url})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, attachWait)
+	defer cancel()
+	a, err := pool.Admit(ctx, client, t)
+	if err != nil {
+		return err
+	}
+	tokens := "the same as ours"
+	if a.Unverified != "" {
+		tokens = "not compared: " + a.Unverified
+	}
+	fmt.Printf("live     engine %d: version %q, deterministic %t, token ids %s\n", i, a.Info.Version, a.Info.Deterministic, tokens)
+	return nil
+}
+
+// live probes everything outside the process that the run needs.
+func live(ctx context.Context, cfg *config.Config, model *chat.Model) error {
 	for i, e := range cfg.Engines {
 		if e.URL == "" {
 			continue
 		}
-		entry := rollout.EngineEntry{ID: fmt.Sprintf("engine-%d", i), URL: e.URL}
-		ask, cancel := context.WithTimeout(ctx, attachWait)
-		err := attach(ask, &entry, fmt.Sprintf("engines.%d.url", i))
-		cancel()
-		if err != nil {
-			return err
+		if err := liveEngine(ctx, i, e.URL, terms(cfg, model)); err != nil {
+			return fmt.Errorf("engines.%d.url: the engine is not fit to serve: %w", i, err)
 		}
-		fmt.Printf("live     engine %d: version %q, deterministic %t\n", i, entry.Version, entry.Deterministic)
 	}
 	if cfg.NATS.Embedded {
 		return nil

@@ -7,71 +7,78 @@ import (
 	"net"
 	"time"
 
-	"github.com/hashicorp/go-multierror"
-
+	"github.com/sheaf-rl/sheaf/internal/config"
 	"github.com/sheaf-rl/sheaf/pkg/chat"
+	"github.com/sheaf-rl/sheaf/pkg/engine/pool"
 	"github.com/sheaf-rl/sheaf/pkg/engine/sglang"
 	"github.com/sheaf-rl/sheaf/pkg/engine/sim"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
+// simDraftSteps is what the model cards of GLM recommend for EAGLE: 3 steps, and
+// thus 4 draft tokens.
+const simDraftSteps = 3
+
 // attachWait bounds how long an engine may take to say what it is.
 const attachWait = 10 * time.Second
 
-// engines starts the simulated engines and asks every engine what it is. One that
-// does not answer ends the run before it begins.
-func (r *runner) engines(ctx context.Context, model *chat.Model) ([]rollout.EngineEntry, error) {
-	var entries []rollout.EngineEntry
-	var named []string // where each entry stands in the config
+// engines starts the simulated engines and probes every engine. One that is not
+// fit to serve ends the run before it begins.
+func (r *runner) engines(ctx context.Context, model *chat.Model) (*pool.Warden, error) {
+	var wards []*pool.Ward
+	add := func(kind, named, url, owner string, inflight int) error {
+		entry := rollout.EngineEntry{ID: fmt.Sprintf("%s-%d", kind, len(wards)), URL: url, Owner: owner, MaxInflight: inflight}
+		client, err := sglang.New(sglang.Config{ID: entry.ID, URL: url})
+		if err != nil {
+			return fmt.Errorf("%s: %w", named, err)
+		}
+		r.onRelease(func() error { client.Close(); return nil })
+		wards = append(wards, &pool.Ward{Entry: entry, Name: named, Engine: client})
+		return nil
+	}
 	for i, e := range r.cfg.Engines {
 		switch {
 		case e.Sim != nil:
 			for range e.Sim.Count {
-				url, err := r.startSim(model)
+				url, err := r.startSim(model, e.Sim.Speculative)
 				if err != nil {
 					return nil, err
 				}
-				entries = append(entries, rollout.EngineEntry{ID: fmt.Sprintf("sim-%d", len(entries)), URL: url, Owner: "controller", MaxInflight: e.MaxInflight})
-				named = append(named, fmt.Sprintf("engines.%d.sim", i))
+				if err := add("sim", fmt.Sprintf("engines.%d.sim", i), url, "controller", e.MaxInflight); err != nil {
+					return nil, err
+				}
 			}
 		case e.URL != "":
-			entries = append(entries, rollout.EngineEntry{ID: fmt.Sprintf("engine-%d", len(entries)), URL: e.URL, MaxInflight: e.MaxInflight})
-			named = append(named, fmt.Sprintf("engines.%d.url", i))
+			if err := add("engine", fmt.Sprintf("engines.%d.url", i), e.URL, "", e.MaxInflight); err != nil {
+				return nil, err
+			}
 		}
 	}
+	w := pool.NewWarden(pool.WardenConfig{Terms: terms(r.cfg, model), Put: r.putEngine, Log: r.log.With("part", "warden")}, wards)
 	ctx, cancel := context.WithTimeout(ctx, attachWait)
 	defer cancel()
-	failed := make(chan error, len(entries))
-	for i := range entries {
-		go func() { failed <- attach(ctx, &entries[i], named[i]) }()
-	}
-	var all *multierror.Error
-	for range entries {
-		if err := <-failed; err != nil {
-			all = multierror.Append(all, err)
-		}
-	}
-	return entries, all.ErrorOrNil()
+	return w, w.Admit(ctx)
 }
 
-// attach fills in what an engine says of itself.
-func attach(ctx context.Context, e *rollout.EngineEntry, named string) error {
-	client, err := sglang.New(sglang.Config{ID: e.ID, URL: e.URL})
-	if err != nil {
-		return fmt.Errorf("%s: %w", named, err)
-	}
-	defer client.Close()
-	info, err := client.Info(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: no SGLang engine answers there (%w): start it, or correct the address", named, err)
-	}
-	e.State, e.Version, e.Deterministic = rollout.EngineServing, info.Version, info.Deterministic
-	return nil
+// probeTexts are those on which an engine's token ids must be ours: letters,
+// digits, blanks, marks, several scripts, and what is no character of its own.
+var probeTexts = []string{
+	"3+4=7", "Hello, world!\n\n  It's 12345.67 o'clock.", "caf\u00e9 cafe\u0301 \u4f60\u597d \u3053\u3093\u306b\u3061\u306f \u043f\u0440\u0438\u0432\u0435\u0442 \U0001f600\U0001f3fd", "\tdef f(x):\r\n\t\treturn x**2  # \u2028",
+}
+
+// terms are what the run demands of an engine.
+func terms(cfg *config.Config, model *chat.Model) pool.Terms {
+	encode := func(text string) []int32 { return model.Tokenizer().Encode(text, false) }
+	return pool.Terms{CanaryIDs: encode("1+1="), Sampling: cfg.Rollout.Sampling.Spec(), Texts: probeTexts, Encode: encode}
 }
 
 // startSim serves a simulated engine on a free port of the loopback interface.
-func (r *runner) startSim(model *chat.Model) (string, error) {
-	eng, err := sim.New(sim.Config{ModelPath: r.cfg.Model.Path, Tokenizer: model.Tokenizer(), RandomSeed: r.cfg.Run.Seed, Log: r.log.With("part", "simengine")})
+func (r *runner) startSim(model *chat.Model, speculative bool) (string, error) {
+	conf := sim.Config{ModelPath: r.cfg.Model.Path, Tokenizer: model.Tokenizer(), RandomSeed: r.cfg.Run.Seed, Log: r.log.With("part", "simengine")}
+	if speculative {
+		conf.Speculation = &sim.Speculation{Algorithm: "EAGLE", Steps: simDraftSteps}
+	}
+	eng, err := sim.New(conf)
 	if err != nil {
 		return "", fmt.Errorf("simulated engine: %w", err)
 	}

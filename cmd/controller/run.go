@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,6 +21,7 @@ import (
 	"github.com/sheaf-rl/sheaf/internal/controller"
 	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
 	"github.com/sheaf-rl/sheaf/pkg/chat"
+	"github.com/sheaf-rl/sheaf/pkg/engine/pool"
 	"github.com/sheaf-rl/sheaf/pkg/prompt"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/step"
@@ -67,6 +69,7 @@ type runner struct {
 	cfg     *config.Config
 	log     *slog.Logger
 	dir     string
+	claim   *natsbus.Run
 	started []func() error
 }
 
@@ -107,23 +110,24 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 	if err != nil {
 		return err
 	}
-	claim, err := r.open(ctx, conn, model)
-	if err != nil {
+	if r.claim, err = r.open(ctx, conn, model); err != nil {
 		return err
 	}
-	for _, e := range engines {
-		if err := claim.PutEngine(ctx, e); err != nil {
-			return err
-		}
+	if err := engines.Publish(ctx); err != nil {
+		return err
 	}
-	state := claim.State()
+	state := r.claim.State()
 	if state.NextStep >= int64(cfg.Run.Steps) {
 		fmt.Printf("run %s is finished: %d steps in %s (--steps N continues it, --fresh starts anew)\n", cfg.Run.Name, state.NextStep, r.dir)
-		return claim.Close(ctx)
+		return r.claim.Close(ctx)
 	}
 	fmt.Printf("run %s: steps %d to %d of %d groups × %d episodes, %d engines, %s\n", cfg.Run.Name, state.NextStep, cfg.Run.Steps-1,
-		cfg.Rollout.OverSamplingBatchSize, cfg.Rollout.NSamplesPerPrompt, len(engines), r.where())
-	return r.rollout(ctx, conn, claim, prompts)
+		cfg.Rollout.OverSamplingBatchSize, cfg.Rollout.NSamplesPerPrompt, len(engines.Rows()), r.where())
+	return r.rollout(ctx, conn, engines, prompts)
+}
+
+func (r *runner) putEngine(ctx context.Context, e rollout.EngineEntry) error {
+	return r.claim.PutEngine(ctx, e)
 }
 
 // where says how other workers reach the run.
@@ -210,22 +214,30 @@ func (r *runner) open(ctx context.Context, conn *natsbus.Conn, model *chat.Model
 	})
 }
 
-// rollout runs the controller and, where the config wants one, a worker beside
-// it.
-func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, claim *natsbus.Run, prompts *prompt.Source) error {
+// rollout runs the controller, the engines' warden and, where the config wants
+// one, a worker beside them.
+func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.Warden, prompts *prompt.Source) error {
 	codec, err := wire.New()
 	if err != nil {
 		return err
 	}
 	shown := newProgress(os.Stdout, r.cfg.Run.Steps)
 	defer shown.close()
-	ctl, err := controller.New(r.controllerConfig(claim, prompts, codec, shown))
+	ctl, err := controller.New(r.controllerConfig(engines, prompts, codec, shown))
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
 	defer cancel(nil)
-	worked := make(chan error, 1)
+	watching, watched := context.WithCancel(ctx)
+	defer watched()
+	beside.Go(func() {
+		if err := engines.Run(watching); err != nil {
+			cancel(fmt.Errorf("the engines' warden: %w", err))
+		}
+	})
 	if r.cfg.Worker.Embedded {
 		w, err := assemble.NewWorker(ctx, conn, assemble.Options{
 			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8]}, Log: r.log.With("part", "worker"),
@@ -233,29 +245,20 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, claim *natsbus
 		if err != nil {
 			return err
 		}
-		go func() {
-			err := errors.Join(w.Work(ctx), w.Close())
-			if err != nil {
+		beside.Go(func() {
+			if err := errors.Join(w.Work(ctx), w.Close()); err != nil {
 				cancel(fmt.Errorf("the embedded worker: %w", err))
 			}
-			worked <- err
-		}()
-	} else {
-		worked <- nil
+		})
 	}
-	err = ctl.Run(ctx)
-	if err != nil {
-		cancel(nil)
-	} else {
-		r.waitForWorkers(ctx, claim)
+	if err := ctl.Run(ctx); err != nil {
+		return err
 	}
-	if werr := <-worked; err == nil {
-		err = werr
-	}
-	return err
+	r.waitForWorkers(ctx)
+	return nil
 }
 
-func (r *runner) controllerConfig(claim *natsbus.Run, prompts *prompt.Source, codec *wire.Codec, shown *progress) controller.Config {
+func (r *runner) controllerConfig(engines *pool.Warden, prompts *prompt.Source, codec *wire.Codec, shown *progress) controller.Config {
 	cfg := r.cfg
 	ro := cfg.Rollout
 	deadline := time.Duration(ro.EpisodeDeadline)
@@ -263,7 +266,7 @@ func (r *runner) controllerConfig(claim *natsbus.Run, prompts *prompt.Source, co
 		deadline = autoDeadline(ro.Sampling.MaxNewTokens)
 	}
 	return controller.Config{
-		Run: claim, Prompts: prompts, Codec: codec, Steps: int64(cfg.Run.Steps), Groups: ro.OverSamplingBatchSize,
+		Run: r.claim, Meter: engines, Prompts: prompts, Codec: codec, Steps: int64(cfg.Run.Steps), Groups: ro.OverSamplingBatchSize,
 		Episodes: ro.NSamplesPerPrompt, RunName: cfg.Run.Name, Sampling: ro.Sampling.Spec(), MaxContext: ro.MaxContextLen,
 		EpisodeDeadline: deadline, Patience: patience, StallLimit: max(10*time.Minute, 4*deadline),
 		Step: step.Config{
@@ -286,14 +289,14 @@ func autoDeadline(maxNewTokens int) time.Duration {
 
 // waitForWorkers lets the workers of a finished run hear of its end before the
 // embedded server goes.
-func (r *runner) waitForWorkers(ctx context.Context, claim *natsbus.Run) {
+func (r *runner) waitForWorkers(ctx context.Context) {
 	if !r.cfg.NATS.Embedded || r.cfg.NATS.Listen == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
 	for ctx.Err() == nil {
-		if n, err := claim.Workers(ctx); err != nil || n == 0 {
+		if n, err := r.claim.Workers(ctx); err != nil || n == 0 {
 			return
 		}
 		select {

@@ -92,7 +92,6 @@ func TestLoadBad(t *testing.T) {
 				"rollout:\n  mode: session\n  surplus: keep\n  partial: {enabled: true}\n  async: {enabled: true}\n  dynamic_filter: exec:x\n" +
 				"eval: [{name: a, prompts: p}]\nsession: {max_turns: 4}\nworker: {advertise: {ifname: eth0}}\n",
 			want: []string{
-				"c.yaml:4: engines.0.sim.speculative: speculative decoding in the simulated engine is not available in this version; remove it",
 				"c.yaml:5: engines.1.launch: launching engines is not available",
 				"c.yaml:6: reward.timeout: a remote verifier is not available",
 				"c.yaml:8: rollout.mode: session mode is not available",

@@ -33,7 +33,6 @@ var unavailableEngine = []struct {
 	name string
 }{
 	{"launch", func(e Engine) bool { return e.Launch != nil }, "launching engines"},
-	{"sim.speculative", func(e Engine) bool { return e.Sim != nil && e.Sim.Speculative }, "speculative decoding in the simulated engine"},
 }
 
 // written is a feature in use as soon as its key stands in the file.

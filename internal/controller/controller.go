@@ -18,6 +18,17 @@ type Prompts interface {
 	At(position int64) (rollout.Prompt, error)
 }
 
+// Meter reads the engines' own books.
+type Meter interface {
+	// Completion is the engines' completion tokens since they started; nil unless
+	// all of them show it.
+	Completion(ctx context.Context) *int64
+	// TakeProbeTokens returns the completion tokens of probes since the last call.
+	TakeProbeTokens() int64
+	// Rows are the engines as they stand.
+	Rows() []rollout.EngineEntry
+}
+
 // Observer is told of a run's progress, from one goroutine.
 type Observer interface {
 	// StepStarted: a step wants so many episodes, of which some are stored already.
@@ -52,6 +63,8 @@ type Config struct {
 
 	// Step is the step configuration; its Step field is set for each step.
 	Step step.Config
+	// Meter reads what the engines count themselves; it may be nil.
+	Meter Meter
 	// Slots tells how many episodes can run at once, for the report; it may be nil.
 	Slots func() int
 	// Dir is the run's folder.
@@ -69,6 +82,7 @@ type Controller struct {
 	inbox    chan bus.Receipt
 	receipts map[rollout.EpisodeID]bus.Receipt
 	metrics  *metricsFile
+	metered  *int64 // the engines' completion tokens at the end of the last step
 }
 
 // New returns a controller.
@@ -89,6 +103,10 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	if err := c.metrics.event(event{Kind: "event", Event: "opened", Epoch: state.Epoch, Step: state.NextStep}); err != nil {
 		return err
+	}
+	if c.Meter != nil {
+		c.metered = c.Meter.Completion(ctx)
+		c.Meter.TakeProbeTokens() // made before the books of this process began
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	followed := make(chan struct{})
@@ -172,12 +190,20 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err != nil {
 		return err
 	}
+	waste, wasteSeen, err := c.Config.Run.Waste(ctx, state.WasteSeen)
+	if err != nil {
+		return err
+	}
 	window := step.Window{Started: started, Finished: time.Now()}
+	for _, w := range waste {
+		window.Waste = append(window.Waste, step.Waste{Reason: w.Reason, Generations: w.Generations})
+	}
 	if c.Slots != nil {
 		window.Slots = c.Slots()
 	}
 	cfg := c.Config.Step
 	cfg.Step = plan.Step
+	c.meter(ctx, &cfg, &window)
 	groups = step.Dispose(cfg, groups)
 	result, err := step.Reduce(cfg, groups, window)
 	if err != nil {
@@ -190,7 +216,7 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err := c.metrics.step(result.Report); err != nil {
 		return err
 	}
-	manifest := rollout.Manifest{Step: plan.Step, Files: files}
+	manifest := rollout.Manifest{Step: plan.Step, Files: files, WasteSeen: wasteSeen}
 	for _, r := range receipts {
 		manifest.Items = append(manifest.Items, rollout.ManifestItem{Episode: r.Episode, Sequence: r.Sequence, SHA256: r.SHA256})
 	}
@@ -199,6 +225,27 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	}
 	c.Observer.StepDone(plan.Step, dir, result)
 	return nil
+}
+
+// meter adds what the engines say of themselves.
+func (c *Controller) meter(ctx context.Context, cfg *step.Config, window *step.Window) {
+	if c.Meter == nil {
+		return
+	}
+	window.ProbeTokens = c.Meter.TakeProbeTokens()
+	now := c.Meter.Completion(ctx)
+	// A total that fell is that of an engine that was restarted: then the growth is
+	// not known.
+	if c.metered != nil && now != nil && *now >= *c.metered {
+		window.EngineTokens = rollout.Ptr(*now - *c.metered)
+	}
+	c.metered = now
+	cfg.Speculates = map[string]bool{}
+	for _, e := range c.Meter.Rows() {
+		if e.Speculative != nil {
+			cfg.Speculates[e.ID] = *e.Speculative
+		}
+	}
 }
 
 // wave is the plan of the next step, from the ledger or new.

@@ -20,10 +20,12 @@ type attempt struct {
 	number     int
 	promptIDs  []int32
 	promptText string
+	// taken is set by run when the work was taken from this worker, which is no
+	// end of the episode.
+	taken bool
 }
 
-// run returns the episode, ended one way or another; nil when the work was taken
-// from this worker, which is no end of the episode.
+// run returns the episode, ended one way or another, unless it was taken.
 func (a *attempt) run(ctx context.Context, promptErr error) (e *rollout.Episode) {
 	start := time.Now()
 	e = &rollout.Episode{
@@ -37,9 +39,7 @@ func (a *attempt) run(ctx context.Context, promptErr error) (e *rollout.Episode)
 			a.w.Log.Error("an episode panicked", "job", a.job.ID(), "episode", a.index, "panic", r, "stack", string(debug.Stack()))
 			fail(e, rollout.NewFailure(rollout.BoundaryWorker, "panic", false, fmt.Errorf("%v", r)))
 		}
-		if e != nil {
-			e.Timing.Total = time.Since(start).Seconds()
-		}
+		e.Timing.Total = time.Since(start).Seconds()
 	}()
 	switch {
 	case a.w.spec.MaxAttempts > 0 && a.number > a.w.spec.MaxAttempts:
@@ -54,9 +54,7 @@ func (a *attempt) run(ctx context.Context, promptErr error) (e *rollout.Episode)
 	defer cancel()
 	failure := a.direct(bounded, e)
 	if failure != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
+		a.taken = ctx.Err() != nil
 		fail(e, failure)
 	}
 	return e

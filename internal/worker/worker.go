@@ -158,15 +158,44 @@ func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) err
 			defer w.slots.release()
 			a := attempt{w: w, job: job, index: index, number: l.Attempt(), promptIDs: ids, promptText: text}
 			e := a.run(ctx, promptErr)
-			if e == nil {
-				fail(context.Cause(ctx))
-				return
-			}
-			if err := l.Publish(ctx, e); err != nil {
+			if !a.taken {
+				err := l.Publish(ctx, e)
+				if err == nil {
+					return
+				}
 				fail(err)
+			} else {
+				fail(context.Cause(ctx))
 			}
+			w.waste(ctx, l, e)
 		})
 	}
 	wg.Wait()
 	return first
+}
+
+// waste reports the generations of an episode whose result is not stored.
+func (w *Worker) waste(ctx context.Context, l bus.Lease, e *rollout.Episode) {
+	if len(e.Generations) == 0 {
+		return
+	}
+	reason := "given_back"
+	if errors.Is(context.Cause(ctx), errFenced) || isClosed(l.Fenced()) {
+		reason = "fenced"
+	}
+	err := l.Waste(context.WithoutCancel(ctx), rollout.Waste{
+		Episode: e.ID, Attempt: e.Attempt, Worker: w.ID, Reason: reason, Generations: e.Generations,
+	})
+	if err != nil {
+		w.Log.Warn("generated tokens are missing in the books", "episode", e.ID, "tokens", e.CompletionTokens(), "err", err)
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

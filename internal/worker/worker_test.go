@@ -306,15 +306,21 @@ func TestDrainFinishesWhatIsHeld(t *testing.T) {
 
 func TestStopGivesBack(t *testing.T) {
 	begun := make(chan struct{}, 8)
-	b := newBed(t, func(ctx context.Context, _ engine.Request) (rollout.Generation, error) {
+	b := newBed(t, func(ctx context.Context, req engine.Request) (rollout.Generation, error) {
 		begun <- struct{}{}
 		<-ctx.Done()
-		return rollout.Generation{}, &engine.Error{Reason: engine.Canceled, Err: ctx.Err()}
+		var g rollout.Generation
+		g.ID = req.ID
+		return g, &engine.Error{Reason: engine.Canceled, Err: ctx.Err()}
 	}, one, 1)
 	b.submit(job("a", 0))
 	<-begun
 	b.stop()
 	b.wait()
+	waste, _, err := b.run.Waste(t.Context(), 0)
+	if err != nil || len(waste) != 1 || waste[0].Reason != "given_back" || len(waste[0].Generations) != 1 {
+		t.Errorf("waste %+v, %v; want the generation begun", waste, err)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	if err := b.run.Follow(ctx, func(r bus.Receipt) error {

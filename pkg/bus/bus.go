@@ -17,6 +17,9 @@ type Lease interface {
 	// Publish stores one result. It repeats the write until it is stored, ctx
 	// ends, or the claim turns out to be lost (ErrFenced).
 	Publish(ctx context.Context, e *rollout.Episode) error
+	// Waste reports what was generated in vain, for the books. It is not fenced:
+	// that is what it is for. It tries for a while only.
+	Waste(ctx context.Context, w rollout.Waste) error
 	// Done removes the job, after all its results are stored.
 	Done(ctx context.Context) error
 	// Release gives the job back at once, for another worker.
@@ -82,6 +85,10 @@ type Run interface {
 	// Load reads stored results and calls f for each, in any order. A record that
 	// does not match its receipt's digest is ErrDamaged.
 	Load(ctx context.Context, receipts []Receipt, f func(Receipt, *rollout.Episode) error) error
+
+	// Waste returns the waste reported behind a sequence, and the sequence of the
+	// last record returned.
+	Waste(ctx context.Context, behind uint64) ([]rollout.Waste, uint64, error)
 
 	// PutEngine writes a row of the engine table.
 	PutEngine(ctx context.Context, e rollout.EngineEntry) error

@@ -51,10 +51,23 @@ type Info struct {
 	NoTokenizer bool
 }
 
+// Counters are an engine's own totals, in tokens and verify passes; nil where it
+// keeps none, or does not show it.
+type Counters struct {
+	Prompt     *int64
+	Cached     *int64
+	Completion *int64
+	Verify     *int64
+	Proposed   *int64
+	Correct    *int64
+}
+
 // Admin is what a controller does to one engine.
 type Admin interface {
 	Info(ctx context.Context) (Info, error)
 	Health(ctx context.Context) error
+	// Counters returns the engine's own totals since it started.
+	Counters(ctx context.Context) (Counters, error)
 	// Abort asks for the end of the request with exactly this id. It returns
 	// before that happened (hazard 12).
 	Abort(ctx context.Context, id string) error

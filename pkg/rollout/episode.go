@@ -110,6 +110,17 @@ func (g *GenerationRecord) Completion() int64 {
 	return int64(g.OutputLen)
 }
 
+// Waste is what an attempt generated in vain: its records reach the books though
+// no result carries them.
+type Waste struct {
+	Episode EpisodeID
+	Attempt int
+	Worker  string
+	// Reason is a short snake_case word, such as "fenced".
+	Reason      string
+	Generations []GenerationRecord
+}
+
 // Verdict is what became of an episode.
 type Verdict string
 

@@ -47,6 +47,9 @@ type RunState struct {
 	// Trimmed is the first wave whose results may still be stored.
 	Trimmed int64
 	Closed  bool
+	// WasteSeen is the stream sequence of the last waste record that a committed
+	// step has counted.
+	WasteSeen uint64
 	// Fingerprint of the config that the run was started with.
 	Fingerprint string
 }
@@ -70,6 +73,9 @@ type Manifest struct {
 	Items []ManifestItem
 	// SHA256 digests of the step's files, by name.
 	Files []FileDigest
+	// WasteSeen is the stream sequence of the last waste record counted in the step
+	// or before.
+	WasteSeen uint64
 }
 
 // ManifestItem names one stored result. The digest decides, not the sequence: a
@@ -137,7 +143,11 @@ func checkNext(state RunState, e LedgerEntry) error {
 		if e.Manifest == nil || e.Manifest.Step != state.NextStep {
 			return fmt.Errorf("it does not commit step %d", state.NextStep)
 		}
+		if e.State.WasteSeen < state.WasteSeen {
+			return fmt.Errorf("waste seen to %d, before to %d", e.State.WasteSeen, state.WasteSeen)
+		}
 		want.NextStep++
+		want.WasteSeen = e.State.WasteSeen
 	case EntryTrimmed:
 		if e.State.Trimmed < state.Trimmed || e.State.Trimmed > state.NextWave {
 			return fmt.Errorf("trimmed to wave %d of %d to %d", e.State.Trimmed, state.Trimmed, state.NextWave)

@@ -57,6 +57,8 @@ type EngineEntry struct {
 	State           EngineState
 	// Deterministic says that the engine honours sampling_seed.
 	Deterministic bool
+	// Speculative says that it decodes speculatively; nil = unknown.
+	Speculative *bool
 	// Version is the engine's own, as it reports it; "" when it does not.
 	Version string
 	// MaxInflight bounds concurrent requests over all workers; 0 = unbounded.

@@ -29,12 +29,9 @@ func (v *view) staleness(m *metrics, cfg Config) {
 		}
 		return
 	}
-	var known, off int64
 	var histogram counter[int64]
 	ages := m.scratch(v.samples)
 	for r := range v.rows {
-		known += r.known
-		off += r.off
 		if r.numberedOwn {
 			age := int64(*cfg.WeightVersion - r.oldestOwn)
 			ages = append(ages, float64(age))
@@ -43,7 +40,7 @@ func (v *view) staleness(m *metrics, cfg Config) {
 	}
 	m.count("async/staleness/samples", len(ages))
 	m.averageAndMax(mean, greatest, ages, noVersion)
-	m.ratio(share, float64(off), float64(known), noVersion)
+	m.ratio(share, float64(v.offPolicy), float64(v.versioned), noVersion)
 	for age, n := range histogram.all() {
 		m.count("async/staleness/count_"+strconv.FormatInt(age, 10), n)
 	}

@@ -105,14 +105,11 @@ func (v *view) ledger(w Window) Ledger {
 	v.addWaste(w)
 	t := &v.tally
 	b := Books{
-		Generated: t.tokens.generated, Filtered: t.tokens.filtered, Surplus: t.tokens.surplus, Recycled: t.tokens.recycled,
+		Generated: t.tokens.generated, Trained: t.trained, Filtered: t.tokens.filtered, Surplus: t.tokens.surplus, Recycled: t.tokens.recycled,
 		Discarded: t.tokens.discarded, Probe: w.ProbeTokens,
 	}
 	if b.Discarded == nil {
 		b.Discarded = map[string]int64{}
-	}
-	for r := range v.rows {
-		b.Trained += r.trained()
 	}
 	b.Masked = max(t.tokens.accepted-b.Trained, 0)
 	b.Unaccounted = b.Generated - b.Trained - b.Masked - b.Filtered - b.Surplus - b.Recycled - b.discarded()

@@ -4,11 +4,8 @@ package step
 // eval/<data set>.
 func (v *view) evalMetrics(m *metrics, name string, cfg Config, w Window) {
 	n := float64(v.samples)
-	total, scored, truncated := 0.0, 0.0, 0.0
+	total, scored := 0.0, 0.0
 	for r := range v.rows {
-		if r.truncated {
-			truncated++
-		}
 		if r.scored {
 			total += r.reward
 			scored++
@@ -16,7 +13,7 @@ func (v *view) evalMetrics(m *metrics, name string, cfg Config, w Window) {
 	}
 	m.ratio(name, total, scored, v.unscored())
 	m.ratio(name+"-none_reward_ratio", n-scored, n, noSamples)
-	m.ratio(name+"-truncated_ratio", truncated, n, noSamples)
+	m.ratio(name+"-truncated_ratio", float64(v.truncated), n, noSamples)
 	v.passRate(m, name+"-pass@", cfg.SamplesPerPrompt)
 	m.set("eval/step", float64(cfg.Step))
 	if seconds := w.Seconds(); seconds > 0 {

@@ -19,7 +19,7 @@ func twoTurns(t testing.TB) rollout.Episode {
 		PromptTokens: rollout.Ptr(int64(2)), CachedTokens: rollout.Ptr(int64(1)),
 	})
 	second := rollout.Generation{
-		GenerationRecord: rollout.GenerationRecord{ID: "b", OutputLen: 1, Meta: rollout.EngineMeta{
+		GenerationRecord: rollout.GenerationRecord{ID: "b", OutputLen: 1, Fate: rollout.FateFinished, Meta: rollout.EngineMeta{
 			Finish: rollout.Finish{Type: rollout.FinishLength}, WeightVersion: rollout.Ptr("default"),
 		}},
 		PromptIDs: []int32{100, 101, 102, 103, 7}, OutputIDs: []int32{8}, LogProbs: []float32{-1e-7},

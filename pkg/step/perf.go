@@ -20,11 +20,19 @@ func (v *view) perfMetrics(m *metrics, cfg Config, w Window, generated int64) {
 // The longest samples set the pace of a synchronous step, so their own speed is
 // set too, with and without the time that tools took of it.
 func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, length func(*row) int64) {
-	var total, longest int64
+	var total int64
+	longest, used, count, anyTools := int64(-1), 0.0, 0.0, false
 	for r := range v.rows {
 		n := length(r)
 		total += n
-		longest = max(longest, n)
+		anyTools = anyTools || r.tools > 0
+		if n > longest {
+			longest, used, count = n, 0, 0
+		}
+		if n == longest {
+			used += r.tools
+			count++
+		}
 	}
 	if gpus > 0 {
 		m.ratio("perf/"+name+"tokens_per_gpu_per_sec", float64(total)/float64(gpus), seconds, noClock)
@@ -37,15 +45,6 @@ func (v *view) throughput(m *metrics, name string, gpus int, seconds float64, le
 		return
 	}
 	m.ratio(key+"_tokens_per_sec", float64(longest), seconds, noClock)
-
-	used, count, anyTools := 0.0, 0.0, false
-	for r := range v.rows {
-		anyTools = anyTools || r.tools > 0
-		if length(r) == longest {
-			used += r.tools
-			count++
-		}
-	}
 	if !anyTools {
 		return
 	}

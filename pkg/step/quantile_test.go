@@ -37,13 +37,24 @@ func TestQuantilesAreThoseOfSortedValues(t *testing.T) {
 	})
 }
 
-func TestQuantilesOfHugeSpread(t *testing.T) {
-	xs := []float64{-math.MaxFloat64, 0, math.MaxFloat64}
-	if got := summarize(xs).quantiles(xs, 0.5)[0]; got != 0 {
-		t.Errorf("median of %v = %v", xs, got)
+func TestQuantilesAtTheEdgesOfADouble(t *testing.T) {
+	tests := []struct {
+		name string
+		xs   []float64
+		q    float64
+		want float64
+	}{
+		{"too far apart", []float64{-math.MaxFloat64, 0, math.MaxFloat64}, 0.5, 0},
+		{"too near", []float64{0, math.SmallestNonzeroFloat64, 0}, 1, math.SmallestNonzeroFloat64},
+		{"an infinity", []float64{0, math.Inf(1)}, 0, 0},
+		{"equal", []float64{3, 3}, 0.5, 3},
+		{"one", []float64{3}, 0.99, 3},
 	}
-	xs = []float64{0, math.Inf(1)}
-	if got := summarize(xs).quantiles(xs, 0)[0]; got != 0 {
-		t.Errorf("minimum of %v = %v", xs, got)
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := summarize(tt.xs).quantiles(tt.xs, tt.q)[0]; got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
 	}
 }

@@ -2,32 +2,24 @@ package step
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/binary"
-	"fmt"
 	"math"
-	"slices"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-// row is what the metrics need to know of one accepted sample.
+// row is what is kept of one accepted sample: one line of a processor's cache.
 type row struct {
-	reward  float64 // when scored
-	tools   float64 // seconds outside engine calls
-	logprob float64 // sum over the effective tokens
+	reward float64 // when scored
+	tools  float64 // seconds outside engine calls
 
 	prompt, response int64 // tokens
 	effective        int64 // response tokens that the mask leaves in
-	known, off       int64 // trained tokens of a numbered version; of another than the step's
 
 	oldest    uint64 // oldest numbered version over the sample's calls, when numbered
 	oldestOwn uint64 // the same over its tokens, when numberedOwn
 
-	end                          ending
-	scored, excluded, truncated  bool
-	numbered, numberedOwn, mixed bool
-	repetitive                   bool
+	scored, excluded, numbered, numberedOwn bool
 }
 
 // trained is the number of tokens in the loss.
@@ -56,110 +48,14 @@ const (
 // endingNames are the endings as metric keys name them.
 var endingNames = [endings]string{"other", "stop", "length", "abort", "tool", "context"}
 
-// reader reads groups: it makes rows and tells the tally. Its buffers are as long
-// as all episodes of its part; rows of a group are a piece of them.
-type reader struct {
-	cfg   Config
-	tally *tally
-
-	episodes []accepted
-	samples  []*rollout.Sample
-	rows     []row
-
-	// What is worth keeping from one sample to the next.
-	versions parsedVersions
-	repeats  repetition
-	chosen   []*rollout.Episode
-	// Where the last group began in episodes and rows.
-	firstEpisode, firstRow int
-}
-
-// group reads one group.
-func (r *reader) group(g *rollout.Group) error {
-	if len(g.Dispositions) != len(g.Episodes) {
-		return fmt.Errorf("%w: %d, %d", ErrDispositions, len(g.Dispositions), len(g.Episodes))
-	}
-	r.firstEpisode, r.firstRow = len(r.episodes), len(r.rows)
-	r.tally.group(g)
-	chosen := r.chosen[:0]
-	for j := range g.Episodes {
-		e := &g.Episodes[j]
-		if j > 0 && g.Episodes[j-1].ID.Index == e.ID.Index {
-			return fmt.Errorf("episode %d occurs twice: %w", e.ID.Index, ErrIdentity)
-		}
-		r.tally.episode(e, g.Dispositions[j])
-		if g.Dispositions[j].Verdict == rollout.Accepted {
-			chosen = append(chosen, e)
-		}
-	}
-	r.chosen = chosen
-	slices.SortStableFunc(chosen, func(a, b *rollout.Episode) int { return cmp.Compare(a.RolloutID, b.RolloutID) })
-	// All samples first, then all rows: memory that is asked for together comes
-	// together.
-	for i, e := range chosen {
-		if i > 0 && chosen[i-1].RolloutID == e.RolloutID {
-			return fmt.Errorf("rollout id %d occurs twice: %w", e.RolloutID, ErrIdentity)
-		}
-		if err := r.collect(g, e); err != nil {
-			return err
-		}
-	}
-	for _, e := range chosen {
-		r.episode(e)
-	}
-	return nil
-}
-
-// collect appends an accepted episode's samples in order.
-func (r *reader) collect(g *rollout.Group, e *rollout.Episode) error {
-	start := len(r.samples)
-	r.samples = append(r.samples, e.Samples...)
-	samples := r.samples[start:]
-	for _, s := range samples {
-		if s.GroupIndex != g.Index || s.RolloutID != e.RolloutID {
-			return fmt.Errorf("rollout %d holds a sample of group %d, rollout %d: %w", e.RolloutID, s.GroupIndex, s.RolloutID, ErrIdentity)
-		}
-	}
-	if len(samples) > 1 {
-		slices.SortStableFunc(samples, func(a, b *rollout.Sample) int { return cmp.Compare(a.Index, b.Index) })
-	}
-	return nil
-}
-
-// kept returns what the last group read left.
-func (r *reader) kept(g *rollout.Group) kept {
-	return kept{
-		source: g.Prompt.Source, index: g.Index,
-		episodes: r.episodes[r.firstEpisode:], samples: r.samples[r.firstRow:], rows: r.rows[r.firstRow:],
-	}
-}
-
-// episode makes the rows of one accepted episode, whose samples are collected.
-func (r *reader) episode(e *rollout.Episode) {
-	start := len(r.rows)
-	calls := unique(e.Generations)
-	exit := ""
-	for _, s := range r.samples[start : start+len(e.Samples)] {
-		r.rows = append(r.rows, r.row(s, calls))
-		if found := r.tally.metadata(s.Metadata, r.cfg.Category); exit == "" {
-			exit = found
-		}
-	}
-	if exit != "" {
-		r.tally.exits.add(exit)
-	}
-	r.episodes = append(r.episodes, accepted{rolloutID: e.RolloutID, turns: r.tally.calls(calls), rows: r.rows[start:]})
-}
-
 // row reads a sample, calls being its episode's.
 func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
-	out := row{
-		tools: s.NonGenerationTime, prompt: int64(s.PromptLen()), response: int64(s.ResponseLen()),
-		truncated: s.Status() == rollout.StatusTruncated, repetitive: r.repeats.in(s.Response),
-	}
+	out := row{tools: s.NonGenerationTime, prompt: int64(s.PromptLen()), response: int64(s.ResponseLen())}
 	out.reward, out.scored = score(s)
-	out.excluded = s.Remove || !out.scored || r.cfg.MaskTruncated && out.truncated
-	out.effective, out.logprob = maskedSum(s.LossMask(), s.LogProbs())
+	truncated := s.Status() == rollout.StatusTruncated
+	out.excluded = s.Remove || !out.scored || r.cfg.MaskTruncated && truncated
+	var logprob float64
+	out.effective, logprob = maskedSum(s.LossMask(), s.LogProbs())
 
 	var finish rollout.FinishType
 	var seen versionRange
@@ -177,17 +73,31 @@ func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
 			seen.add(*g.Meta.WeightVersion, &r.versions)
 		}
 	}
-	out.oldest, out.numbered, out.mixed = seen.oldest, seen.numbered, seen.mixed
-	out.end = endOf(r.cfg, out, finish)
-	r.ageOf(&out, s)
+	out.oldest, out.numbered = seen.oldest, seen.numbered
+	r.age(&out, s)
+
+	t := r.tally
+	t.logprob += logprob
+	t.trained += out.trained()
+	t.ends[endOf(r.cfg, truncated, out.total(), finish)]++
+	t.truncated += one(truncated)
+	t.mixed += one(seen.mixed)
+	t.repetitive += one(r.repeats.in(s.Response))
 	return out
 }
 
-// ageOf reads the versions of the sample's tokens.
-func (r *reader) ageOf(out *row, s *rollout.Sample) {
+// one is 1 for true, 0 for false.
+func one(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// age reads the versions of the sample's tokens.
+func (r *reader) age(out *row, s *rollout.Sample) {
 	var own versionRange
-	spans := s.Versions()
-	for _, span := range spans {
+	for _, span := range s.Versions() {
 		own.add(span.Version, &r.versions)
 		n, numbered := r.versions.parse(span.Version)
 		if !numbered || out.excluded {
@@ -197,9 +107,9 @@ func (r *reader) ageOf(out *row, s *rollout.Sample) {
 		if span.Start > 0 || span.End < out.response {
 			tokens = ones(s.LossMask()[span.Start:span.End])
 		}
-		out.known += tokens
+		r.tally.versioned += tokens
 		if r.cfg.WeightVersion != nil && n != *r.cfg.WeightVersion {
-			out.off += tokens
+			r.tally.offPolicy += tokens
 		}
 	}
 	out.oldestOwn, out.numberedOwn = own.oldest, own.numbered
@@ -217,8 +127,8 @@ func score(s *rollout.Sample) (reward float64, scored bool) {
 
 // endOf tells how a sample ended. It ran out of context when it is truncated and
 // fills the context, or was cut although the engine had not.
-func endOf(cfg Config, r row, finish rollout.FinishType) ending {
-	if r.truncated && (finish != rollout.FinishLength || cfg.MaxContext > 0 && r.total() >= int64(cfg.MaxContext)) {
+func endOf(cfg Config, truncated bool, total int64, finish rollout.FinishType) ending {
+	if truncated && (finish != rollout.FinishLength || cfg.MaxContext > 0 && total >= int64(cfg.MaxContext)) {
 		return endContext
 	}
 	switch finish {

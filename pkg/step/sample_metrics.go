@@ -9,12 +9,11 @@ func (v *view) lengthMetrics(m *metrics, prefix string) {
 	m.percentiles(prefix+"prompt_len", v.column(m, func(r *row) (float64, bool) { return float64(r.prompt), true }), noSamples)
 	m.percentiles(prefix+"total_len", v.column(m, func(r *row) (float64, bool) { return float64(r.total()), true }), noSamples)
 
-	var right, wrong, rights, wrongs, responses, tokens, logprob float64
+	var right, wrong, rights, wrongs, responses, tokens float64
 	for r := range v.rows {
 		length := float64(r.effective)
 		responses += float64(r.response)
 		tokens += length
-		logprob += r.logprob
 		switch {
 		case !r.scored:
 		case r.reward == 1:
@@ -27,7 +26,7 @@ func (v *view) lengthMetrics(m *metrics, prefix string) {
 	}
 	m.ratio(prefix+"response_len/right", right, rights, "no sample has reward 1")
 	m.ratio(prefix+"response_len/wrong", wrong, wrongs, "no sample has another reward than 1")
-	m.ratio(prefix+"neg_logprob", -logprob, tokens, "no token is trained on")
+	m.ratio(prefix+"neg_logprob", -v.logprob, tokens, "no token is trained on")
 
 	lengths := v.episodeColumn(m, func(e *accepted) float64 {
 		length := int64(0)
@@ -97,17 +96,9 @@ func (v *view) unscored() string {
 // endMetrics sets how the samples ended.
 func (v *view) endMetrics(m *metrics, prefix string) {
 	n := float64(v.samples)
-	truncated := 0.0
-	var ends [endings]float64
-	for r := range v.rows {
-		ends[r.end]++
-		if r.truncated {
-			truncated++
-		}
-	}
-	m.ratio(prefix+"truncated_ratio", truncated, n, noSamples)
+	m.ratio(prefix+"truncated_ratio", float64(v.truncated), n, noSamples)
 	for end, name := range endingNames {
-		m.ratio(prefix+"finish/"+name, ends[end], n, noSamples)
+		m.ratio(prefix+"finish/"+name, float64(v.ends[end]), n, noSamples)
 	}
 }
 
@@ -122,11 +113,5 @@ func (v *view) versionMetrics(m *metrics, prefix string) {
 		m.miss(prefix+"weight_version/mixed_version_ratio", noVersion)
 		return
 	}
-	mixed := 0.0
-	for r := range v.rows {
-		if r.mixed {
-			mixed++
-		}
-	}
-	m.set(prefix+"weight_version/mixed_version_ratio", mixed/float64(v.samples))
+	m.set(prefix+"weight_version/mixed_version_ratio", float64(v.mixed)/float64(v.samples))
 }

@@ -6,9 +6,9 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-// tally holds what is counted over a step. All of it is whole numbers or lists
-// in the order of the groups, so that merging the tallies of parts, in order,
-// gives what counting the whole would.
+// tally holds what is counted over a step or a part of one. The parts are the
+// same however many processors read them, and are merged in order, so that the
+// one sum of fractions comes out the same to the last bit.
 type tally struct {
 	outcomes counter[rollout.Outcome]
 	failures counter[string]
@@ -18,9 +18,16 @@ type tally struct {
 	counters Counters
 	tokens   tokens
 
-	// Of accepted episodes:
+	// Of accepted episodes' calls:
 	all               counters
 	engines, versions byName
+
+	// Of accepted samples:
+	trained                      int64   // tokens in the loss
+	versioned, offPolicy         int64   // of those, with a numbered version; with another than the step's
+	logprob                      float64 // sum over the tokens that the masks leave in
+	ends                         [endings]int
+	truncated, mixed, repetitive int
 	facts
 
 	// In seconds, over all episodes and calls that were timed.
@@ -129,6 +136,16 @@ func (t *tally) merge(o *tally) {
 	t.all.merge(&o.all)
 	t.engines.merge(&o.engines)
 	t.versions.merge(&o.versions)
+	t.trained += o.trained
+	t.versioned += o.versioned
+	t.offPolicy += o.offPolicy
+	t.logprob += o.logprob
+	for end := range t.ends {
+		t.ends[end] += o.ends[end]
+	}
+	t.truncated += o.truncated
+	t.mixed += o.mixed
+	t.repetitive += o.repetitive
 	t.facts.merge(&o.facts)
 	t.durations = append(t.durations, o.durations...)
 	t.queued = append(t.queued, o.queued...)

@@ -10,13 +10,7 @@ import (
 // textMetrics sets what is read from the samples' texts and metadata.
 func (v *view) textMetrics(m *metrics, prefix string, cfg Config) {
 	n := float64(v.samples)
-	repetitive := 0.0
-	for r := range v.rows {
-		if r.repetitive {
-			repetitive++
-		}
-	}
-	m.ratio(prefix+"repetition_frac", repetitive, n, noSamples)
+	m.ratio(prefix+"repetition_frac", float64(v.repetitive), n, noSamples)
 	for category, count := range v.categories.all() {
 		m.ratio(prefix+"error_cat/"+category, float64(count), n, noSamples)
 	}

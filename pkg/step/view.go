@@ -2,11 +2,7 @@ package step
 
 import (
 	"cmp"
-	"fmt"
-	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -91,93 +87,6 @@ func (v *view) episodeColumn(m *metrics, of func(*accepted) float64) []float64 {
 		xs = append(xs, of(e))
 	}
 	return xs
-}
-
-// read reads groups into a view, on all processors. The result does not depend
-// on their number.
-func read(cfg Config, groups []rollout.Group) (*view, error) {
-	groups = ordered(groups)
-	for i := range groups {
-		if i > 0 && compareGroups(&groups[i-1], &groups[i]) == 0 {
-			return nil, fmt.Errorf("group %d of wave %d occurs twice: %w", groups[i].Index, groups[i].Wave, ErrIdentity)
-		}
-	}
-	const grain = 64 // groups; enough work to be worth handing over
-	parts := make([]view, (len(groups)+grain-1)/grain)
-	errs := make([]error, len(parts))
-	parallel(len(parts), func(i int) {
-		p := &parts[i]
-		p.groups = groups[i*grain : min((i+1)*grain, len(groups))]
-		errs[i] = p.readGroups(cfg)
-	})
-	for _, err := range errs {
-		if err != nil {
-			return nil, err
-		}
-	}
-	return join(groups, parts), nil
-}
-
-// parallel calls work for 0 to n−1, each once, on all processors, and returns
-// when all calls have.
-func parallel(n int, work func(i int)) {
-	var next atomic.Int64
-	var group sync.WaitGroup
-	for range min(n, runtime.GOMAXPROCS(0)) {
-		group.Go(func() {
-			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
-				work(i)
-			}
-		})
-	}
-	group.Wait()
-}
-
-// join puts the parts of a step together.
-func join(groups []rollout.Group, parts []view) *view {
-	v := &view{groups: groups, kept: make([]kept, 0, len(groups))}
-	for i := range parts {
-		v.kept = append(v.kept, parts[i].kept...)
-		v.samples += parts[i].samples
-		v.episodes += parts[i].episodes
-	}
-	var durations, queued, latencies int
-	for i := range parts {
-		durations += len(parts[i].durations)
-		queued += len(parts[i].queued)
-		latencies += len(parts[i].latencies)
-	}
-	v.tally.grow(durations, queued, latencies)
-	for i := range parts {
-		v.tally.merge(&parts[i].tally)
-	}
-	return v
-}
-
-// readGroups reads the groups of one part.
-func (v *view) readGroups(cfg Config) error {
-	episodes := 0
-	for i := range v.groups {
-		episodes += len(v.groups[i].Episodes)
-	}
-	r := reader{
-		cfg: cfg, tally: &v.tally,
-		episodes: make([]accepted, 0, episodes), samples: make([]*rollout.Sample, 0, episodes), rows: make([]row, 0, episodes),
-	}
-	v.tally.grow(episodes, episodes, episodes)
-	for i := range v.groups {
-		g := &v.groups[i]
-		orderEpisodes(g)
-		if err := r.group(g); err != nil {
-			return fmt.Errorf("group %d: %w", g.Index, err)
-		}
-		if k := r.kept(g); len(k.rows) > 0 {
-			v.kept = append(v.kept, k)
-			v.episodes += len(k.episodes)
-			v.samples += len(k.rows)
-		}
-	}
-	return nil
 }
 
 // ordered returns the groups in order of index.

@@ -26,6 +26,7 @@ const (
 	kindGroup   kind = 'g'
 	kindEntry   kind = 'l'
 	kindMark    kind = 'm'
+	kindWaste   kind = 'w'
 )
 
 // Errors of decoding.
@@ -113,6 +114,16 @@ func (c *Codec) DecodeMark(data []byte) (LeaseMark, error) {
 	var m LeaseMark
 	err := c.decode(kindMark, data, &m)
 	return m, err
+}
+
+// EncodeWaste encodes a waste record.
+func (c *Codec) EncodeWaste(w rollout.Waste) ([]byte, error) { return c.encode(kindWaste, w) }
+
+// DecodeWaste decodes a waste record.
+func (c *Codec) DecodeWaste(data []byte) (rollout.Waste, error) {
+	var w rollout.Waste
+	err := c.decode(kindWaste, data, &w)
+	return w, err
 }
 
 // EncodeEntry encodes a ledger entry.

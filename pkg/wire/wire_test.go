@@ -139,6 +139,14 @@ func records(c *wire.Codec) []struct {
 			must(t, err)
 			return enc, want, got
 		}},
+		{"waste", func(t *testing.T) ([]byte, any, any) {
+			want := filled[rollout.Waste](t)
+			enc, err := c.EncodeWaste(want)
+			must(t, err)
+			got, err := c.DecodeWaste(enc)
+			must(t, err)
+			return enc, want, got
+		}},
 		{"entry", func(t *testing.T) ([]byte, any, any) {
 			want := filled[rollout.LedgerEntry](t)
 			enc, err := c.EncodeEntry(want)

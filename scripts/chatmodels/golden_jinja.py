@@ -196,6 +196,8 @@ line' }}
 {{ {'a': 1, 'a': 2} }} {{ {1: 'a', true: 'b', 1.0: 'c'} }} {{ dict(a=1, b=2) }} {{ dict([('x', 1)]) }} {{ dict({'q': 1}, r=2) }}
 {{ {'a': 1} == {'a': 1.0} }} {{ [1, [2]] == [1, [2.0]] }} {{ {'a': 1, 'b': 2} == {'b': 2, 'a': 1} }}
 {% set j = joiner('|') %}{{ j() }}a{{ j() }}b{% set c = cycler('x', 'y') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.current }}
+{% for i in list %}{% break %}{% else %}e{% endfor %}{% for i in list %}{% continue %}{% else %}e{% endfor %}{% for i in list %}{% if i == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}
+{{ 0|map('nope')|list }} {{ false|select('nope')|list }}
 {{ strftime_now('%Y-%m-%d %H:%M:%S %j %a %A %b %B %y %d %e %I %p %-d %-m %% %U %w') }}
 {{ raise_exception('stop ' ~ n) }}
 {{ list.append(4) }}

@@ -10,6 +10,7 @@
 //	SHEAF_RESULTS_<run>  sheaf.<run>.res.fence          fence mark of the current epoch
 //	                     sheaf.<run>.res.<wave>.<group>.L          lease marks
 //	                     sheaf.<run>.res.<wave>.<group>.<episode>  results
+//	                     sheaf.<run>.res.waste          what was generated in vain; not fenced
 //	KV sheaf_run_<run>   run, engine.<id>, node.<id>
 //	objects SHEAF_BLOBS_<run>   results too large for a message
 //

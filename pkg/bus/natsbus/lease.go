@@ -220,6 +220,23 @@ func (l *lease) Publish(ctx context.Context, e *rollout.Episode) error {
 	return err
 }
 
+// wasteWait bounds how long waste is tried to be reported: a worker that lost its
+// broker has nothing to tell it.
+const wasteWait = 10 * time.Second
+
+// Waste reports what was generated in vain.
+func (l *lease) Waste(ctx context.Context, w rollout.Waste) error {
+	data, err := l.m.c.codec.EncodeWaste(w)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, wasteWait)
+	defer cancel()
+	sum := sha256.Sum256(data)
+	_, err = l.m.c.publish(ctx, "report waste", &nats.Msg{Subject: l.m.n.waste(), Data: data}, jetstream.WithMsgID(hex.EncodeToString(sum[:])))
+	return err
+}
+
 // Done removes the job.
 func (l *lease) Done(ctx context.Context) error {
 	defer l.drop()

@@ -46,6 +46,8 @@ func (n names) log() string      { return n.root + "led.log" }
 func (n names) jobFence() string { return n.root + "jobs.fence" }
 func (n names) resFence() string { return n.root + "res.fence" }
 
+func (n names) waste() string { return n.root + "res.waste" }
+
 func (n names) job(wave, group int64) string { return fmt.Sprintf("%sjobs.%d.%d", n.root, wave, group) }
 func (n names) mark(wave, group int64) string {
 	return fmt.Sprintf("%sres.%d.%d.L", n.root, wave, group)

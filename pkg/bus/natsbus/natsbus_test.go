@@ -469,3 +469,37 @@ func TestPortInUse(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestWasteIsNotFencedAndCountedOnce(t *testing.T) {
+	b := newBed(t)
+	ctx := t.Context()
+	r := b.open()
+	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
+	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	stale := lease(t, b.join("w1"))
+	must(t, stale.Release(ctx))
+	fresh := lease(t, b.join("w2"))
+	if err := stale.Publish(ctx, episode(stale.Job(), 0, 1)); !errors.Is(err, bus.ErrFenced) {
+		t.Fatalf("got %v, want fenced", err)
+	}
+	want := rollout.Waste{Attempt: 1, Worker: "w1", Reason: "fenced", Generations: episode(stale.Job(), 0, 1).Generations}
+	must(t, stale.Waste(ctx, want))
+	must(t, stale.Waste(ctx, want)) // a repeated report is one
+	got, seen, err := r.Waste(ctx, 0)
+	must(t, err)
+	if !reflect.DeepEqual(got, []rollout.Waste{want}) {
+		t.Errorf("got %+v, want %+v once", got, want)
+	}
+	must(t, fresh.Publish(ctx, episode(fresh.Job(), 0, 2)))
+	collect(t, r, 1) // waste is no result
+	must(t, r.Commit(ctx, rollout.Manifest{WasteSeen: seen}))
+	must(t, r.Trim(ctx, 1))
+	if s := r.State(); s.WasteSeen != seen {
+		t.Errorf("state %+v, want waste seen to %d", s, seen)
+	}
+	again, _, err := r.Waste(ctx, 0)
+	must(t, err)
+	if len(again) != 0 {
+		t.Errorf("waste left after it was counted: %+v", again)
+	}
+}

@@ -179,6 +179,31 @@ func (r *Run) record(ctx context.Context, rec bus.Receipt, m jetstream.Msg) (*ro
 	return e, nil
 }
 
+// Waste returns the waste reported behind a sequence.
+func (r *Run) Waste(ctx context.Context, behind uint64) ([]rollout.Waste, uint64, error) {
+	var all []rollout.Waste
+	for {
+		var raw *jetstream.RawStreamMsg
+		err := r.c.retry(ctx, "read waste", func(ctx context.Context) error {
+			var err error
+			raw, err = r.results.GetMsg(ctx, behind+1, jetstream.WithGetMsgSubject(r.n.waste()))
+			return err
+		})
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return all, behind, nil
+		}
+		if err != nil {
+			return nil, 0, err
+		}
+		w, err := r.c.codec.DecodeWaste(raw.Data)
+		if err != nil {
+			return nil, 0, fmt.Errorf("waste record %d: %w", raw.Sequence, err)
+		}
+		all = append(all, w)
+		behind = raw.Sequence
+	}
+}
+
 // read feeds f the messages of the result stream until f says that it has
 // enough, ctx ends or, with stored set, no more are stored. Its consumer lives in the server's memory and is made anew, behind
 // the last message seen, whenever it is lost.

@@ -360,6 +360,7 @@ func (r *Run) Commit(ctx context.Context, m rollout.Manifest) error {
 	defer r.mu.Unlock()
 	state := r.state
 	state.NextStep++
+	state.WasteSeen = max(state.WasteSeen, m.WasteSeen)
 	return r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m})
 }
 
@@ -399,6 +400,14 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 		state := r.state
 		state.Trimmed = below
 		if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryTrimmed, State: state}); err != nil {
+			return err
+		}
+	}
+	if seen := r.state.WasteSeen; seen > 0 {
+		err := r.c.retry(ctx, "purge waste", func(ctx context.Context) error {
+			return r.results.Purge(ctx, jetstream.WithPurgeSubject(r.n.waste()), jetstream.WithPurgeSequence(seen+1))
+		})
+		if err != nil {
 			return err
 		}
 	}

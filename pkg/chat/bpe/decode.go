@@ -29,8 +29,8 @@ func (t *Tokenizer) appendBytes(dst []byte, id int32, skipSpecial bool) []byte {
 	return append(dst, t.vocab.bytes(id)...)
 }
 
-// appendSpelled appends the bytes of a token that may or may not be spelled in
-// the byte alphabet, which is how the reference decodes added tokens too.
+// appendSpelled appends the bytes of an added token. The reference reads it in the
+// byte alphabet if all its characters are of that, like any other token.
 func (t *Tokenizer) appendSpelled(dst []byte, token string) []byte {
 	if spelled, ok := t.vocab.alphabet.bytes(dst, token); ok {
 		return spelled

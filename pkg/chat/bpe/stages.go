@@ -2,24 +2,36 @@ package bpe
 
 import (
 	"strings"
+	"unicode/utf8"
 
 	"golang.org/x/text/unicode/norm"
 
 	"github.com/sheaf-rl/sheaf/pkg/chat/internal/jsonscan"
+	"github.com/sheaf-rl/sheaf/pkg/chat/internal/unidata"
 )
 
-// normalizer is a list of Unicode normal forms to apply in turn.
-type normalizer struct{ forms []norm.Form }
+// normalizer brings text into Unicode's composed form, or leaves it as it is.
+type normalizer struct{ nfc bool }
 
 // apply returns the normalised text; the same string if nothing changes.
 func (n normalizer) apply(text string) string {
-	for _, form := range n.forms {
-		if form == norm.NFC && belowCombining(text) {
+	if !n.nfc || belowCombining(text) || norm.NFC.IsNormalString(text) {
+		return text
+	}
+	// Characters that are newer than the reference's tables stay where they are and
+	// keep their neighbours apart.
+	var out strings.Builder
+	from := 0
+	for i, r := range text {
+		if r < 0x300 || unidata.Composes(r) || norm.NFC.PropertiesString(text[i:]).BoundaryBefore() {
 			continue
 		}
-		text = form.String(text)
+		out.WriteString(norm.NFC.String(text[from:i]))
+		from = i + utf8.RuneLen(r)
+		out.WriteString(text[i:from])
 	}
-	return text
+	out.WriteString(norm.NFC.String(text[from:]))
+	return out.String()
 }
 
 // belowCombining tells whether all of text is below U+0300, where NFC changes
@@ -74,7 +86,7 @@ func readNormalizer(r *jsonscan.Reader) (normalizer, error) {
 		if kind == "Sequence" && key == "normalizers" {
 			return r.Array(func() error {
 				inner, err := readNormalizer(r)
-				n.forms = append(n.forms, inner.forms...)
+				n.nfc = n.nfc || inner.nfc
 				return err
 			})
 		}
@@ -86,13 +98,7 @@ func readNormalizer(r *jsonscan.Reader) (normalizer, error) {
 	switch kind {
 	case "Sequence":
 	case "NFC":
-		n.forms = append(n.forms, norm.NFC)
-	case "NFD":
-		n.forms = append(n.forms, norm.NFD)
-	case "NFKC":
-		n.forms = append(n.forms, norm.NFKC)
-	case "NFKD":
-		n.forms = append(n.forms, norm.NFKD)
+		n.nfc = true
 	default:
 		return n, unsupported("normalizer %s", kind)
 	}

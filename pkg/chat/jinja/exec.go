@@ -297,13 +297,17 @@ func (s *forStmt) run(f *frame, over Value, depth int) error {
 			return err
 		}
 	}
-	if len(list) == 0 {
-		if s.orElse == nil {
-			return nil
-		}
-		_, err := execAll(f.rt.enter(s.elseScope, f), s.orElse)
+	completed, err := s.rounds(f, list, depth)
+	if err != nil || completed || s.orElse == nil {
 		return err
 	}
+	_, err = execAll(f.rt.enter(s.elseScope, f), s.orElse)
+	return err
+}
+
+// rounds runs the body for every item and tells whether it reached its end in any
+// round: where none did, by break or continue, the loop's else counts.
+func (s *forStmt) rounds(f *frame, list []Value, depth int) (completed bool, err error) {
 	inner := &frame{rt: f.rt, parent: f, vars: make([]Value, len(s.scope.slots))}
 	var loop *loopValue
 	if s.loopVar != nil {
@@ -311,7 +315,7 @@ func (s *forStmt) run(f *frame, over Value, depth int) error {
 	}
 	for i, item := range list {
 		if err := f.rt.step(); err != nil {
-			return err
+			return completed, err
 		}
 		inner.reset(s.scope)
 		if loop != nil {
@@ -319,17 +323,15 @@ func (s *forStmt) run(f *frame, over Value, depth int) error {
 			*inner.at(*s.loopVar) = loop
 		}
 		if err := assign(inner, s.target, item); err != nil {
-			return err
+			return completed, err
 		}
 		c, err := execAll(inner, s.body)
-		if err != nil {
-			return err
+		if err != nil || c == breakLoop {
+			return completed, err
 		}
-		if c == breakLoop {
-			break
-		}
+		completed = completed || c == goOn
 	}
-	return nil
+	return completed, nil
 }
 
 func (s *forStmt) filtered(f *frame, list []Value) ([]Value, error) {

@@ -716,15 +716,14 @@ func truncateFilter(_ *runtime, in Value, a args) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, ok1 := text(in)
-	n, ok2 := asInt(or(p[0], int64(255)))
-	end, ok3 := text(or(p[2], "..."))
-	leeway, ok4 := asInt(or(p[3], int64(5)))
-	if v := or(p[3], nil); v == nil {
-		leeway, ok4 = 5, true
+	n, ok1 := asInt(or(p[0], int64(255)))
+	end, ok2 := text(or(p[2], "..."))
+	leeway, ok3 := int64(5), true
+	if v := or(p[3], nil); v != nil {
+		leeway, ok3 = asInt(v)
 	}
-	if !ok1 || !ok2 || !ok3 || !ok4 {
-		return nil, typeError("truncate takes a string, a length, and an end")
+	if !ok1 || !ok2 || !ok3 {
+		return nil, typeError("truncate takes a length, an end and a leeway")
 	}
 	size := int64(utf8.RuneCountInString(end))
 	if n < size {
@@ -733,10 +732,18 @@ func truncateFilter(_ *runtime, in Value, a args) (Value, error) {
 	if leeway < 0 {
 		return nil, typeError("AssertionError: expected leeway >= 0, got %d", leeway)
 	}
-	runes := []rune(s)
-	if int64(len(runes)) <= n+leeway {
+	long, err := length(in)
+	if err != nil {
+		return nil, err
+	}
+	if long.(int64) <= n+leeway {
 		return in, nil
 	}
+	s, ok := text(in)
+	if !ok {
+		return nil, typeError("cannot truncate a %s", typeName(in))
+	}
+	runes := []rune(s)
 	cut := string(runes[:n-size])
 	if !truth(or(p[1], false)) {
 		if i := strings.LastIndexByte(cut, ' '); i >= 0 {

@@ -233,8 +233,11 @@ func groupByFilter(_ *runtime, in Value, a args) (Value, error) {
 }
 
 func mapFilter(rt *runtime, in Value, a args) (Value, error) {
+	if !truth(in) { // then nothing is looked at
+		return &generator{}, nil
+	}
 	list, err := items(in)
-	if err != nil || len(list) == 0 { // without items the arguments are not looked at
+	if err != nil || len(list) == 0 {
 		return &generator{}, err
 	}
 	apply, err := mapFunc(rt, a)
@@ -298,8 +301,11 @@ func mapFunc(rt *runtime, a args) (func(Value) (Value, error), error) {
 // selectFilter keeps the items that pass a test, or those that do not.
 func selectFilter(byAttr, keep bool) filterFunc {
 	return func(rt *runtime, in Value, a args) (Value, error) {
+		if !truth(in) { // then nothing is looked at
+			return &generator{}, nil
+		}
 		list, err := items(in)
-		if err != nil || len(list) == 0 { // without items the arguments are not looked at
+		if err != nil || len(list) == 0 {
 			return &generator{}, err
 		}
 		get := attrGetter(nil)

@@ -19,11 +19,17 @@ type candidate struct {
 	shift   int32
 	tokErr  error
 	asked   engine.Request
+
+	healthErr error
+	counters  engine.Counters
 }
 
 func (c *candidate) Info(context.Context) (engine.Info, error) { return c.info, c.infoErr }
-func (c *candidate) Health(context.Context) error              { return nil }
-func (c *candidate) Abort(context.Context, string) error       { return nil }
+func (c *candidate) Health(context.Context) error              { return c.healthErr }
+func (c *candidate) Counters(context.Context) (engine.Counters, error) {
+	return c.counters, nil
+}
+func (c *candidate) Abort(context.Context, string) error { return nil }
 func (c *candidate) Tokenize(_ context.Context, text string) ([]int32, error) {
 	return encode(text, c.shift), c.tokErr
 }

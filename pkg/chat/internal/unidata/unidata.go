@@ -82,26 +82,50 @@ type Table [0x110000]Category
 var Load = sync.OnceValue(func() *Table {
 	table := new(Table)
 	point := 0
-	for i := 0; i < len(categoryRuns); {
-		category := Category(categoryRuns[i])
-		i++
-		length, shift := 0, 0
-		for {
-			b := categoryRuns[i]
-			i++
-			length |= int(b&0x7F) << shift
-			shift += 7
-			if b < 0x80 {
-				break
-			}
-		}
-		for range length {
+	for r := (varints{categoryRuns}); r.left != ""; {
+		category := Category(r.next())
+		for range r.next() {
 			table[point] = category
 			point++
 		}
 	}
 	return table
 })
+
+// varints reads a string of unsigned varints.
+type varints struct{ left string }
+
+func (v *varints) next() int {
+	n := 0
+	for shift := 0; v.left != ""; shift += 7 {
+		b := v.left[0]
+		v.left = v.left[1:]
+		n |= int(b&0x7F) << shift
+		if b < 0x80 {
+			break
+		}
+	}
+	return n
+}
+
+// composing holds the code points that the reference's normal form composes,
+// decomposes or reorders.
+var composing = sync.OnceValue(func() map[rune]bool {
+	set := make(map[rune]bool)
+	point := rune(0)
+	for r := (varints{composingRuns}); r.left != ""; {
+		point += rune(r.next())
+		for range r.next() {
+			set[point] = true
+			point++
+		}
+	}
+	return set
+})
+
+// Composes tells whether the reference's normal form knows r as anything but a
+// character that stands for itself.
+func Composes(r rune) bool { return composing()[r] }
 
 // Of returns the category of a code point.
 func (t *Table) Of(r rune) Category {

@@ -1,0 +1,231 @@
+package pool
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/sheaf-rl/sheaf/pkg/engine"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// Ward is an engine in a warden's care.
+type Ward struct {
+	// Entry is the engine's row in the table, Name what the config calls it.
+	Entry  rollout.EngineEntry
+	Name   string
+	Engine Candidate
+}
+
+// WardenConfig configures a warden.
+type WardenConfig struct {
+	Terms Terms
+	// Put writes a row of the engine table.
+	Put func(ctx context.Context, e rollout.EngineEntry) error
+	// Period is the time between two looks at an engine, 10 s where 0; Failures
+	// how many must fail in a row before it counts as dead, 3 where 0.
+	Period   time.Duration
+	Failures int
+	Log      *slog.Logger
+}
+
+// Warden owns the states of a run's engines:
+//
+//	probing ──admitted──> serving ──health fails N times──> dead ──admitted again──> serving
+//	                                                                 (incarnation + 1)
+//
+// Its methods may be called from several goroutines.
+type Warden struct {
+	cfg WardenConfig
+
+	mu    sync.Mutex
+	wards []*Ward
+	probe int64 // completion tokens of canaries since they were last taken
+}
+
+// NewWarden returns a warden of the engines.
+func NewWarden(cfg WardenConfig, wards []*Ward) *Warden {
+	if cfg.Period == 0 {
+		cfg.Period = 10 * time.Second
+	}
+	if cfg.Failures == 0 {
+		cfg.Failures = 3
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Warden{cfg: cfg, wards: wards}
+}
+
+// Admit probes all engines at once. Its error names every one that is refused.
+func (w *Warden) Admit(ctx context.Context) error {
+	failed := make(chan error, len(w.wards))
+	for _, ward := range w.wards {
+		go func() {
+			err := w.admit(ctx, ward)
+			if err != nil {
+				err = fmt.Errorf("%s: the engine is not fit to serve: %w", ward.Name, err)
+			}
+			failed <- err
+		}()
+	}
+	var all *multierror.Error
+	for range w.wards {
+		if err := <-failed; err != nil {
+			all = multierror.Append(all, err)
+		}
+	}
+	return all.ErrorOrNil()
+}
+
+// admit probes one engine and fills in its row.
+func (w *Warden) admit(ctx context.Context, ward *Ward) error {
+	a, err := Admit(ctx, ward.Engine, w.cfg.Terms)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.probe += a.Canary.Completion()
+	if err != nil {
+		return err
+	}
+	if a.Unverified != "" && ward.Entry.Incarnation == 0 {
+		w.cfg.Log.Warn("an engine's token ids could not be compared with ours", "engine", ward.Entry.ID, "reason", a.Unverified)
+	}
+	ward.Entry.State, ward.Entry.Version, ward.Entry.Deterministic = rollout.EngineServing, a.Info.Version, a.Info.Deterministic
+	ward.Entry.Speculative = a.Info.Speculative
+	return nil
+}
+
+// Publish writes every row of the table.
+func (w *Warden) Publish(ctx context.Context) error {
+	for _, ward := range w.wards {
+		if err := w.cfg.Put(ctx, w.row(ward)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *Warden) row(ward *Ward) rollout.EngineEntry {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return ward.Entry
+}
+
+// Run watches the engines until ctx ends. An engine's trouble is no error of Run;
+// a table that cannot be written is.
+func (w *Warden) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var watching sync.WaitGroup
+	for _, ward := range w.wards {
+		watching.Go(func() {
+			if err := w.watch(ctx, ward); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	watching.Wait()
+	if err := context.Cause(ctx); err != nil && err != context.Canceled {
+		return err
+	}
+	return nil
+}
+
+// watch looks after one engine. It returns the error of a write to the table.
+func (w *Warden) watch(ctx context.Context, ward *Ward) error {
+	tick := time.NewTicker(w.cfg.Period)
+	defer tick.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if w.row(ward).State == rollout.EngineDead {
+			if err := w.admit(ctx, ward); err != nil {
+				w.cfg.Log.Info("a dead engine is not fit to serve yet", "engine", ward.Entry.ID, "err", err)
+				continue
+			}
+			failures = 0
+			if err := w.change(ctx, ward, func(e *rollout.EngineEntry) { e.Incarnation++ }); err != nil {
+				return err
+			}
+			w.cfg.Log.Warn("an engine is back", "engine", ward.Entry.ID)
+			continue
+		}
+		err := ward.Engine.Health(ctx)
+		if err == nil || ctx.Err() != nil {
+			failures = 0
+			continue
+		}
+		if failures++; failures < w.cfg.Failures {
+			continue
+		}
+		if err := w.change(ctx, ward, func(e *rollout.EngineEntry) { e.State = rollout.EngineDead }); err != nil {
+			return err
+		}
+		w.cfg.Log.Warn("an engine is dead", "engine", ward.Entry.ID, "err", err)
+	}
+}
+
+func (w *Warden) change(ctx context.Context, ward *Ward, f func(*rollout.EngineEntry)) error {
+	w.mu.Lock()
+	f(&ward.Entry)
+	row := ward.Entry
+	w.mu.Unlock()
+	if err := w.cfg.Put(ctx, row); err != nil && ctx.Err() == nil {
+		return fmt.Errorf("engine table: %w", err)
+	}
+	return nil
+}
+
+// Rows returns the table as it stands.
+func (w *Warden) Rows() []rollout.EngineEntry {
+	rows := make([]rollout.EngineEntry, len(w.wards))
+	for i, ward := range w.wards {
+		rows[i] = w.row(ward)
+	}
+	return rows
+}
+
+// Completion sums the engines' own completion counters; nil unless every engine
+// shows one.
+func (w *Warden) Completion(ctx context.Context) *int64 {
+	counts := make(chan *int64, len(w.wards))
+	for _, ward := range w.wards {
+		go func() {
+			c, err := ward.Engine.Counters(ctx)
+			if err != nil {
+				c = engine.Counters{}
+			}
+			counts <- c.Completion
+		}()
+	}
+	var sum int64
+	known := true
+	for range w.wards {
+		if n := <-counts; n != nil {
+			sum += *n
+		} else {
+			known = false
+		}
+	}
+	if !known {
+		return nil
+	}
+	return &sum
+}
+
+// TakeProbeTokens returns the completion tokens of probes since the last call.
+func (w *Warden) TakeProbeTokens() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.probe
+	w.probe = 0
+	return n
+}

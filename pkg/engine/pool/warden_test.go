@@ -1,0 +1,142 @@
+package pool
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sheaf-rl/sheaf/pkg/engine"
+	"github.com/sheaf-rl/sheaf/pkg/rollout"
+)
+
+// guarded is a candidate whose health and counters change while it is watched.
+type guarded struct {
+	candidate
+	mu  sync.Mutex
+	ill error
+}
+
+func (g *guarded) set(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ill = err
+}
+
+func (g *guarded) Health(context.Context) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.ill
+}
+
+func (g *guarded) Generate(ctx context.Context, req engine.Request) (rollout.Generation, error) {
+	if err := g.Health(ctx); err != nil {
+		return rollout.Generation{}, err
+	}
+	return g.candidate.Generate(ctx, req)
+}
+
+func fit(tokens int64) *guarded {
+	g := &guarded{}
+	g.info = engine.Info{Version: "1", NoTokenizer: true, Speculative: rollout.Ptr(true)}
+	g.reply.Fate = rollout.FateFinished
+	g.reply.Meta.CompletionTokens = rollout.Ptr(int64(8))
+	g.counters.Completion = &tokens
+	return g
+}
+
+func ward(id string, g *guarded) *Ward {
+	return &Ward{Entry: rollout.EngineEntry{ID: id, State: rollout.EngineProbing}, Name: "engines." + id, Engine: g}
+}
+
+func TestWardenTakesAnEngineOutAndBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := fit(5)
+		rows := make(chan rollout.EngineEntry, 8)
+		w := NewWarden(WardenConfig{Terms: Terms{CanaryIDs: []int32{1}}, Put: func(_ context.Context, e rollout.EngineEntry) error {
+			rows <- e
+			return nil
+		}}, []*Ward{ward("0", g)})
+		if err := w.Admit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Publish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if e := <-rows; e.State != rollout.EngineServing || e.Version != "1" || e.Speculative == nil || e.Incarnation != 0 {
+			t.Errorf("admitted as %+v", e)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- w.Run(ctx) }()
+
+		g.set(errors.New("ill"))
+		time.Sleep(29 * time.Second) // two looks: not yet
+		synctest.Wait()
+		if len(rows) != 0 {
+			t.Errorf("changed too early: %+v", <-rows)
+		}
+		time.Sleep(2 * time.Second)
+		if e := <-rows; e.State != rollout.EngineDead {
+			t.Errorf("after three failures: %+v", e)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if len(rows) != 0 {
+			t.Errorf("a dead engine came back ill: %+v", <-rows)
+		}
+		g.set(nil)
+		time.Sleep(11 * time.Second)
+		if e := <-rows; e.State != rollout.EngineServing || e.Incarnation != 1 {
+			t.Errorf("after it is well: %+v", e)
+		}
+		if got := w.TakeProbeTokens(); got != 16 {
+			t.Errorf("%d probe tokens, want those of two canaries", got)
+		}
+		if got := w.TakeProbeTokens(); got != 0 {
+			t.Errorf("%d probe tokens twice", got)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestWardenNamesEveryEngineItRefuses(t *testing.T) {
+	bad := fit(0)
+	bad.infoErr = errors.New("nobody there")
+	worse := fit(0)
+	worse.reply.Untrainable = "missing_logprob"
+	w := NewWarden(WardenConfig{Terms: Terms{CanaryIDs: []int32{1}}}, []*Ward{ward("0", bad), ward("1", fit(0)), ward("2", worse)})
+	err := w.Admit(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "engines.0") || !strings.Contains(err.Error(), "engines.2") || strings.Contains(err.Error(), "engines.1") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWardenEndsWhenTheTableCannotBeWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := fit(0)
+		fenced := errors.New("fenced")
+		w := NewWarden(WardenConfig{Failures: 1, Put: func(context.Context, rollout.EngineEntry) error { return fenced }}, []*Ward{ward("0", g)})
+		g.set(errors.New("ill"))
+		if err := w.Run(t.Context()); !errors.Is(err, fenced) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestWardenSumsCountersOnlyIfAllAreKnown(t *testing.T) {
+	silent := fit(0)
+	silent.counters.Completion = nil
+	if got := NewWarden(WardenConfig{}, []*Ward{ward("0", fit(3)), ward("1", fit(4))}).Completion(t.Context()); got == nil || *got != 7 {
+		t.Errorf("got %v, want 7", got)
+	}
+	if got := NewWarden(WardenConfig{}, []*Ward{ward("0", fit(3)), ward("1", silent)}).Completion(t.Context()); got != nil {
+		t.Errorf("got %d of an engine that shows none", *got)
+	}
+}
