@@ -208,6 +208,55 @@ func (x *binaryExpr) eval(f *frame) (Value, error) {
 	return binary(f.rt, x.op, l, r)
 }
 
+func (x *sumExpr) eval(f *frame) (Value, error) {
+	var space [8]Value
+	parts, size := space[:0], 0
+	for i, part := range x.parts {
+		v, err := part.eval(f)
+		if err != nil {
+			return nil, err
+		}
+		s, ok := v.(string)
+		if !ok {
+			return x.fold(f, parts, v, i)
+		}
+		parts, size = append(parts, v), size+len(s)
+	}
+	if err := f.rt.room(size); err != nil {
+		return nil, err
+	}
+	joined := make([]byte, 0, size)
+	for _, v := range parts {
+		joined = append(joined, v.(string)...)
+	}
+	return string(joined), nil
+}
+
+// fold adds one by one, from the first part that is no string.
+func (x *sumExpr) fold(f *frame, before []Value, v Value, at int) (Value, error) {
+	var sum Value
+	for i, part := range append(before, v) {
+		if i == 0 {
+			sum = part
+			continue
+		}
+		var err error
+		if sum, err = binary(f.rt, "+", sum, part); err != nil {
+			return nil, err
+		}
+	}
+	for _, part := range x.parts[at+1:] {
+		v, err := part.eval(f)
+		if err != nil {
+			return nil, err
+		}
+		if sum, err = binary(f.rt, "+", sum, v); err != nil {
+			return nil, err
+		}
+	}
+	return sum, nil
+}
+
 func binary(rt *runtime, op string, l, r Value) (Value, error) {
 	for _, v := range [...]Value{l, r} {
 		if u, ok := v.(*undefined); ok && !(op == "%" && isString(l)) {

@@ -95,13 +95,13 @@ func (rt *runtime) write(s string) error {
 	return rt.room(len(rt.out))
 }
 
-// capture returns what run writes.
+// capture returns what run writes. It writes behind what is there already and is
+// cut off again, so that a macro needs no buffer of its own.
 func (rt *runtime) capture(run func() error) (string, error) {
-	outer := rt.out
-	rt.out = nil
+	start := len(rt.out)
 	err := run()
-	text := string(rt.out)
-	rt.out = outer
+	text := string(rt.out[start:])
+	rt.out = rt.out[:start]
 	return text, err
 }
 
@@ -461,35 +461,22 @@ func (m *macroValue) call(rt *runtime, a args) (Value, error) {
 // bind gives the parameters their values.
 func (m *macroValue) bind(f *frame, a args) error {
 	d := m.def
-	named := NewDict(len(a.named))
-	for _, n := range a.named {
-		named.Set(n.name, n.value)
-	}
+	used := 0
 	take := func(name string) (Value, bool) {
-		i := named.find(name)
-		if i < 0 {
-			return nil, false
-		}
-		v := named.values[i]
-		rest := NewDict(named.Len())
-		for j, k := range named.keys {
-			if j != i {
-				rest.set(k, named.values[j])
+		for _, n := range a.named {
+			if n.name == name {
+				used++
+				return n.value, true
 			}
 		}
-		named = rest
-		return v, true
+		return missing{}, false
 	}
 	for i, p := range d.params {
 		if i < len(a.pos) {
 			*f.at(p.ref) = a.pos[i]
-			continue
+		} else {
+			*f.at(p.ref), _ = take(p.name)
 		}
-		v, ok := take(p.name)
-		if !ok {
-			v = Value(missing{})
-		}
-		*f.at(p.ref) = v
 	}
 	if d.caller != nil {
 		v, ok := take("caller")
@@ -498,16 +485,43 @@ func (m *macroValue) bind(f *frame, a args) error {
 		}
 		*f.at(*d.caller) = v
 	}
-	if d.kwargs != nil {
-		*f.at(*d.kwargs) = named
-	} else if named.Len() > 0 {
-		return typeError("macro '%s' takes no keyword argument '%v'", d.name, named.keys[0])
+	if d.kwargs != nil || used < len(a.named) {
+		if err := m.bindRest(f, a); err != nil {
+			return err
+		}
 	}
 	if d.varargs != nil {
 		*f.at(*d.varargs) = &Tuple{a.pos[min(len(d.params), len(a.pos)):]}
 	} else if len(a.pos) > len(d.params) {
 		return typeError("macro '%s' takes not more than %d argument(s)", d.name, len(d.params))
 	}
+	return m.bindDefaults(f)
+}
+
+// bindRest gives kwargs the named arguments that are no parameters.
+func (m *macroValue) bindRest(f *frame, a args) error {
+	d := m.def
+	rest := NewDict(len(a.named))
+	for _, n := range a.named {
+		known := n.name == "caller" && d.caller != nil
+		for i, p := range d.params {
+			known = known || p.name == n.name && i >= len(a.pos)
+		}
+		if !known {
+			rest.Set(n.name, n.value)
+		}
+	}
+	if d.kwargs != nil {
+		*f.at(*d.kwargs) = rest
+	} else if rest.Len() > 0 {
+		return typeError("macro '%s' takes no keyword argument '%v'", d.name, rest.keys[0])
+	}
+	return nil
+}
+
+// bindDefaults gives the parameters that were not passed their defaults.
+func (m *macroValue) bindDefaults(f *frame) error {
+	d := m.def
 	for i, p := range d.params {
 		if *f.at(p.ref) != Value(missing{}) {
 			continue

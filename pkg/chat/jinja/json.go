@@ -23,6 +23,18 @@ func FromJSON(data []byte) (Value, error) {
 	return v, r.End()
 }
 
+// commonKeys are the keys of messages and tools, made into values once.
+var commonKeys = newCommonKeys()
+
+func newCommonKeys() map[string]Value {
+	keys := map[string]Value{}
+	for _, k := range []string{"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "id", "type", "function", "name",
+		"arguments", "text", "description", "parameters", "properties", "required", "enum", "items", "default", "object", "string"} {
+		keys[k] = k
+	}
+	return keys
+}
+
 func readJSON(r *jsonscan.Reader) (Value, error) {
 	switch r.Kind() {
 	case jsonscan.Null:
@@ -47,9 +59,13 @@ func readJSON(r *jsonscan.Reader) (Value, error) {
 		return list, err
 	case jsonscan.Object:
 		d := NewDict(4)
-		err := r.Object(func(key string) error {
+		err := r.ObjectBytes(func(key []byte) error {
+			k, ok := commonKeys[string(key)]
+			if !ok {
+				k = string(key)
+			}
 			v, err := readJSON(r)
-			d.Set(key, v)
+			d.set(k, v)
 			return err
 		})
 		return d, err

@@ -112,6 +112,7 @@ func (p *parser) binary(level int) (expr, error) {
 		return nil, err
 	}
 	var parts []expr
+	closed := true // a sum that x is already stands in brackets
 	for t := p.cur(); t.kind == tokOp && slices.Contains(levels[level], t.text); t = p.cur() {
 		p.next()
 		r, err := p.binary(level + 1)
@@ -122,7 +123,13 @@ func (p *parser) binary(level int) (expr, error) {
 			parts = append(parts, r)
 			continue
 		}
-		x = &binaryExpr{t.text, x, r}
+		if sum, ok := x.(*sumExpr); ok && t.text == "+" && !closed {
+			sum.parts = append(sum.parts, r)
+		} else if t.text == "+" {
+			x, closed = &sumExpr{[]expr{x, r}}, false
+		} else {
+			x = &binaryExpr{t.text, x, r}
+		}
 	}
 	if parts != nil {
 		return &concatExpr{append([]expr{x}, parts...)}, nil

@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"fmt"
-	"iter"
 	"math"
 	"math/big"
 	"slices"
@@ -67,14 +66,22 @@ func (d *Dict) Get(key string) (Value, bool) {
 // Set sets the value of a string key; a key that is there keeps its place.
 func (d *Dict) Set(key string, v Value) { d.set(key, v) }
 
-// All iterates over the entries with string keys, in order.
-func (d *Dict) All() iter.Seq2[string, Value] {
-	return func(yield func(string, Value) bool) {
-		for i, k := range d.keys {
-			if s, ok := k.(string); ok && !yield(s, d.values[i]) {
-				return
-			}
+// Rewrite replaces each value of a string key by what f returns, or removes the
+// entry if that is not to be kept.
+func (d *Dict) Rewrite(f func(key string, v Value) (_ Value, keep bool)) {
+	n := 0
+	for i, k := range d.keys {
+		v, keep := d.values[i], true
+		if s, ok := k.(string); ok {
+			v, keep = f(s, v)
 		}
+		if keep {
+			d.keys[n], d.values[n] = k, v
+			n++
+		}
+	}
+	if n < len(d.keys) {
+		d.keys, d.values, d.index = d.keys[:n], d.values[:n], nil
 	}
 }
 
