@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sheaf-rl/sheaf/pkg/chat/internal/cputime"
 	"github.com/sheaf-rl/sheaf/pkg/chat/internal/vectors"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -50,11 +51,11 @@ func benchmarkRender(b *testing.B, f *Family) {
 	}
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
-	for b.Loop() {
+	cputime.Loop(b, func() {
 		if _, err := f.Render(messages, opt); err != nil {
 			b.Fatal(err)
 		}
-	}
+	})
 }
 
 func benchFamily(b *testing.B, model, family string) *Family {
@@ -97,11 +98,11 @@ func BenchmarkContinue(b *testing.B) {
 			appended := []rollout.Message{rollout.NewMessage("tool", strings.Repeat("the sky is clear today. ", size/24))}
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
-			for b.Loop() {
+			cputime.Loop(b, func() {
 				if _, err := f.Continue(tokens, history, appended, opt); err != nil {
 					b.Fatal(err)
 				}
-			}
+			})
 		})
 	}
 }

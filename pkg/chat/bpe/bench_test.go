@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/sheaf-rl/sheaf/pkg/chat/bpe"
+	"github.com/sheaf-rl/sheaf/pkg/chat/internal/cputime"
 	"github.com/sheaf-rl/sheaf/pkg/chat/internal/vectors"
 )
 
@@ -42,11 +43,11 @@ func prose(b testing.TB, size int) string {
 
 func BenchmarkLoadQwen3(b *testing.B) {
 	data := modelFile(b, "qwen3")
-	for b.Loop() {
+	cputime.Loop(b, func() {
 		if _, err := bpe.Load(data); err != nil {
 			b.Fatal(err)
 		}
-	}
+	})
 }
 
 func benchmarkEncode(b *testing.B, model, text string) {
@@ -56,9 +57,7 @@ func benchmarkEncode(b *testing.B, model, text string) {
 	}
 	b.SetBytes(int64(len(text)))
 	var ids []int32
-	for b.Loop() {
-		ids = t.AppendEncode(ids[:0], text, false)
-	}
+	cputime.Loop(b, func() { ids = t.AppendEncode(ids[:0], text, false) })
 	b.ReportMetric(float64(len(text))/float64(len(ids)), "bytes/token")
 }
 
@@ -78,7 +77,5 @@ func BenchmarkDecodeQwen3(b *testing.B) {
 	text := prose(b, 1<<20)
 	ids := t.Encode(text, false)
 	b.SetBytes(int64(len(text)))
-	for b.Loop() {
-		t.Decode(ids, false)
-	}
+	cputime.Loop(b, func() { t.Decode(ids, false) })
 }

@@ -28,9 +28,9 @@ func equal(a, b Value) bool {
 		if !ok || x.Len() != y.Len() {
 			return false
 		}
-		for i, k := range x.keys {
-			v, found, err := y.lookup(k)
-			if err != nil || !found || !equal(x.values[i], v) {
+		for _, e := range x.entries {
+			v, found, err := y.lookup(e.key)
+			if err != nil || !found || !equal(e.value, v) {
 				return false
 			}
 		}

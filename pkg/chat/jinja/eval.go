@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -209,8 +210,9 @@ func (x *binaryExpr) eval(f *frame) (Value, error) {
 }
 
 func (x *sumExpr) eval(f *frame) (Value, error) {
-	var space [8]Value
-	parts, size := space[:0], 0
+	rt := f.rt
+	base, size := len(rt.scratch), 0
+	defer func() { rt.scratch = rt.scratch[:base] }()
 	for i, part := range x.parts {
 		v, err := part.eval(f)
 		if err != nil {
@@ -218,24 +220,25 @@ func (x *sumExpr) eval(f *frame) (Value, error) {
 		}
 		s, ok := v.(string)
 		if !ok {
-			return x.fold(f, parts, v, i)
+			return x.fold(f, rt.scratch[base:], v, i)
 		}
-		parts, size = append(parts, v), size+len(s)
+		rt.scratch, size = append(rt.scratch, v), size+len(s)
 	}
-	if err := f.rt.room(size); err != nil {
+	if err := rt.room(size); err != nil {
 		return nil, err
 	}
-	joined := make([]byte, 0, size)
-	for _, v := range parts {
-		joined = append(joined, v.(string)...)
+	var b strings.Builder
+	b.Grow(size)
+	for _, v := range rt.scratch[base:] {
+		b.WriteString(v.(string))
 	}
-	return string(joined), nil
+	return b.String(), nil
 }
 
 // fold adds one by one, from the first part that is no string.
 func (x *sumExpr) fold(f *frame, before []Value, v Value, at int) (Value, error) {
 	var sum Value
-	for i, part := range append(before, v) {
+	for i, part := range append(slices.Clone(before), v) {
 		if i == 0 {
 			sum = part
 			continue
@@ -405,8 +408,8 @@ func (c *callArgs) eval(f *frame) (args, error) {
 		if !ok {
 			return a, typeError("argument after ** must be a mapping, not %s", typeName(v))
 		}
-		for i, k := range d.keys {
-			name, ok := k.(string)
+		for _, e := range d.entries {
+			name, ok := e.key.(string)
 			if !ok {
 				return a, typeError("keywords must be strings")
 			}
@@ -415,7 +418,7 @@ func (c *callArgs) eval(f *frame) (args, error) {
 					return a, typeError("got multiple values for keyword argument '%s'", name)
 				}
 			}
-			a.named = append(a.named, namedArg{name, d.values[i]})
+			a.named = append(a.named, namedArg{name, e.value})
 		}
 	}
 	return a, nil
@@ -501,8 +504,23 @@ func (x *testExpr) eval(f *frame) (Value, error) {
 }
 
 func (x *callExpr) eval(f *frame) (Value, error) {
-	fn, err := x.fn.eval(f)
-	if err != nil {
+	var fn Value
+	var err error
+	if attr, ok := x.fn.(*attrExpr); ok && x.caller == nil {
+		obj, err := attr.obj.eval(f)
+		if err != nil {
+			return nil, err
+		}
+		if s, ok := obj.(string); ok {
+			if m, ok := stringMethods[attr.name]; ok { // without a value for the method itself
+				return x.callString(f, s, m)
+			}
+		}
+		fn, err = getAttr(obj, attr.name)
+		if err != nil {
+			return nil, err
+		}
+	} else if fn, err = x.fn.eval(f); err != nil {
 		return nil, err
 	}
 	a, err := x.args.eval(f)
@@ -513,6 +531,21 @@ func (x *callExpr) eval(f *frame) (Value, error) {
 		a.named = append(a.named, namedArg{"caller", &macroValue{x.caller, f}})
 	}
 	return call(f.rt, fn, a)
+}
+
+func (x *callExpr) callString(f *frame, s string, m stringFunc) (Value, error) {
+	if err := f.rt.step(); err != nil {
+		return nil, err
+	}
+	a, err := x.args.eval(f)
+	if err != nil {
+		return nil, err
+	}
+	p, err := a.bind(m.required, m.params...)
+	if err != nil {
+		return nil, err
+	}
+	return m.call(f.rt, s, p)
 }
 
 func call(rt *runtime, fn Value, a args) (Value, error) {

@@ -17,6 +17,8 @@ type runtime struct {
 	steps     int
 	maxOutput int
 	calls     int
+	// scratch holds the parts of sums that are being worked out, inner ones on top.
+	scratch []Value
 }
 
 // frame holds the variables of a scope in use.
@@ -107,8 +109,11 @@ func (rt *runtime) capture(run func() error) (string, error) {
 
 // at adds the line to an error that has none.
 func atLine(line int, err error) error {
+	if err == nil {
+		return nil
+	}
 	var known *Error
-	if err == nil || errors.As(err, &known) {
+	if errors.As(err, &known) {
 		return err
 	}
 	return &Error{Line: line, err: err}
@@ -514,7 +519,7 @@ func (m *macroValue) bindRest(f *frame, a args) error {
 	if d.kwargs != nil {
 		*f.at(*d.kwargs) = rest
 	} else if rest.Len() > 0 {
-		return typeError("macro '%s' takes no keyword argument '%v'", d.name, rest.keys[0])
+		return typeError("macro '%s' takes no keyword argument '%v'", d.name, rest.entries[0].key)
 	}
 	return nil
 }

@@ -777,12 +777,12 @@ func urlEncodeFilter(_ *runtime, in Value, a args) (Value, error) {
 		return quoteURL(in, "/")
 	}
 	var parts []string
-	for i, k := range d.keys {
-		key, err := quoteURL(k, "")
+	for _, e := range d.entries {
+		key, err := quoteURL(e.key, "")
 		if err != nil {
 			return nil, err
 		}
-		value, err := quoteURL(d.values[i], "")
+		value, err := quoteURL(e.value, "")
 		if err != nil {
 			return nil, err
 		}
@@ -809,22 +809,22 @@ func xmlAttrFilter(_ *runtime, in Value, a args) (Value, error) {
 		return nil, typeError("'%s' object has no attribute 'items'", typeName(in))
 	}
 	var parts []string
-	for i, k := range d.keys {
-		if d.values[i] == nil || isUndefined(d.values[i]) {
+	for _, e := range d.entries {
+		if e.value == nil || isUndefined(e.value) {
 			continue
 		}
-		key, isText := text(k)
+		key, isText := text(e.key)
 		if !isText {
-			return nil, typeError("expected string or bytes-like object, got '%s'", typeName(k))
+			return nil, typeError("expected string or bytes-like object, got '%s'", typeName(e.key))
 		}
 		if strings.ContainsFunc(key, func(r rune) bool { return isSpace(r) || strings.ContainsRune("/>=", r) }) {
 			return nil, valueError("Invalid character in attribute name: %s", quote(key))
 		}
-		value, err := str(d.values[i])
+		value, err := str(e.value)
 		if err != nil {
 			return nil, err
 		}
-		if _, marked := d.values[i].(markup); !marked {
+		if _, marked := e.value.(markup); !marked {
 			value = escapeHTML(value)
 		}
 		parts = append(parts, escapeHTML(key)+`="`+value+`"`)

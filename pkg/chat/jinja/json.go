@@ -188,14 +188,12 @@ func (w *jsonWriter) list(items []Value, depth int) error {
 }
 
 func (w *jsonWriter) dict(d *Dict, depth int) error {
-	order := make([]int, d.Len())
-	for i := range order {
-		order[i] = i
-	}
+	entries := d.entries
 	if w.sortKeys {
+		entries = slices.Clone(entries)
 		var failed error
-		slices.SortStableFunc(order, func(a, b int) int {
-			c, err := compare(d.keys[a], d.keys[b], "<")
+		slices.SortStableFunc(entries, func(a, b entry) int {
+			c, err := compare(a.key, b.key, "<")
 			if err != nil {
 				failed = err
 			}
@@ -206,22 +204,22 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 		}
 	}
 	w.out = append(w.out, '{')
-	for n, i := range order {
-		if n > 0 {
+	for i, e := range entries {
+		if i > 0 {
 			w.out = append(w.out, w.itemSep...)
 		}
 		w.newline(depth + 1)
-		key, err := jsonKey(d.keys[i])
+		key, err := jsonKey(e.key)
 		if err != nil {
 			return err
 		}
 		w.str(key)
 		w.out = append(w.out, w.kSep...)
-		if err := w.write(d.values[i], depth+1); err != nil {
+		if err := w.write(e.value, depth+1); err != nil {
 			return err
 		}
 	}
-	if len(order) > 0 {
+	if len(entries) > 0 {
 		w.newline(depth)
 	}
 	w.out = append(w.out, '}')
