@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"math/big"
 	"strings"
 )
@@ -148,7 +149,7 @@ func compare(a, b Value, op string) (int, error) {
 			return compare(x[i], y[i], op)
 		}
 	}
-	return len(x) - len(y), nil
+	return cmp.Compare(len(x), len(y)), nil
 }
 
 func notOrdered(a, b Value, op string) error {
