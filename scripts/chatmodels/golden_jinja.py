@@ -312,4 +312,5 @@ def conversations():
                 yield {"messages": messages[:n], "tools": None, "add_generation_prompt": prompt, **extra}
 
 
-main()
+if __name__ == "__main__":
+    main()

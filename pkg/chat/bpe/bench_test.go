@@ -20,23 +20,33 @@ func modelFile(b testing.TB, name string) []byte {
 	return data
 }
 
-// prose is Go's own documentation text: English with code in it, the diet of a
-// coding agent.
+// prose is text of the size: the sources of this package's folder, which are
+// English with code in it, the diet of a coding agent. Every pass over them changes
+// the words, so that caches do not see the same text again and again.
 func prose(b testing.TB, size int) string {
 	b.Helper()
-	var text strings.Builder
 	files, err := filepath.Glob(filepath.Join("..", "*", "*.go"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	for text.Len() < size {
-		for _, file := range files {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				b.Fatal(err)
-			}
-			text.Write(data)
+	var source strings.Builder
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			b.Fatal(err)
 		}
+		source.Write(data)
+	}
+	var text strings.Builder
+	for pass := 0; text.Len() < size; pass++ {
+		// From the second pass on every letter behind an "e" moves along the alphabet.
+		shift, moved := byte(pass%26), []byte(source.String())
+		for i := 1; i < len(moved); i++ {
+			if c := moved[i]; moved[i-1] == 'e' && 'a' <= c && c <= 'z' {
+				moved[i] = 'a' + (c-'a'+shift)%26
+			}
+		}
+		text.Write(moved)
 	}
 	return text.String()[:size]
 }
