@@ -61,6 +61,15 @@ func NewDict(n int) *Dict {
 	return d
 }
 
+// Clone returns a dict with the same entries.
+func (d *Dict) Clone() *Dict {
+	out := NewDict(len(d.entries) + 2)
+	for _, e := range d.entries {
+		out.set(e.key, e.value)
+	}
+	return out
+}
+
 // Len returns the number of entries.
 func (d *Dict) Len() int { return len(d.entries) }
 
