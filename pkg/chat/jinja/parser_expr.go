@@ -468,7 +468,7 @@ func (p *parser) filters(x expr, inline bool) (expr, error) {
 			return nil, err
 		}
 		f := &filterExpr{name: name, x: x}
-		if f.fn = filters[name]; f.fn == nil && p.softDepth == 0 {
+		if f.fn = filterNamed(name); f.fn == nil && p.softDepth == 0 {
 			return nil, p.fail("no filter named '%s'", name)
 		}
 		if p.cur().isOp("(") {
@@ -505,7 +505,7 @@ func (p *parser) test(x expr) (expr, error) {
 		return nil, err
 	}
 	t := &testExpr{name: name, x: x}
-	if t.fn = tests[name]; t.fn == nil && p.softDepth == 0 {
+	if t.fn = testNamed(name); t.fn == nil && p.softDepth == 0 {
 		return nil, p.fail("no test named '%s'", name)
 	}
 	switch c := p.cur(); {
