@@ -43,6 +43,8 @@ type (
 		op   string
 		l, r expr
 	}
+	// sumExpr is a chain of +, which is how templates join text.
+	sumExpr   struct{ parts []expr }
 	logicExpr struct {
 		and  bool
 		l, r expr

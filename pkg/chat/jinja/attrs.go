@@ -276,8 +276,8 @@ func dictMethod(d *Dict, name string) (Value, bool) {
 		return method(name, func(_ *runtime, a args) (Value, error) {
 			_, err := a.bind(0)
 			out := NewDict(d.Len())
-			for i, k := range d.keys {
-				out.set(k, d.values[i])
+			for _, e := range d.entries {
+				out.set(e.key, e.value)
 			}
 			return out, err
 		}), true

@@ -23,6 +23,18 @@ func FromJSON(data []byte) (Value, error) {
 	return v, r.End()
 }
 
+// commonKeys are the keys of messages and tools, made into values once.
+var commonKeys = newCommonKeys()
+
+func newCommonKeys() map[string]Value {
+	keys := map[string]Value{}
+	for _, k := range []string{"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "id", "type", "function", "name",
+		"arguments", "text", "description", "parameters", "properties", "required", "enum", "items", "default", "object", "string"} {
+		keys[k] = k
+	}
+	return keys
+}
+
 func readJSON(r *jsonscan.Reader) (Value, error) {
 	switch r.Kind() {
 	case jsonscan.Null:
@@ -47,9 +59,13 @@ func readJSON(r *jsonscan.Reader) (Value, error) {
 		return list, err
 	case jsonscan.Object:
 		d := NewDict(4)
-		err := r.Object(func(key string) error {
+		err := r.ObjectBytes(func(key []byte) error {
+			k, ok := commonKeys[string(key)]
+			if !ok {
+				k = string(key)
+			}
 			v, err := readJSON(r)
-			d.Set(key, v)
+			d.set(k, v)
 			return err
 		})
 		return d, err
@@ -172,14 +188,12 @@ func (w *jsonWriter) list(items []Value, depth int) error {
 }
 
 func (w *jsonWriter) dict(d *Dict, depth int) error {
-	order := make([]int, d.Len())
-	for i := range order {
-		order[i] = i
-	}
+	entries := d.entries
 	if w.sortKeys {
+		entries = slices.Clone(entries)
 		var failed error
-		slices.SortStableFunc(order, func(a, b int) int {
-			c, err := compare(d.keys[a], d.keys[b], "<")
+		slices.SortStableFunc(entries, func(a, b entry) int {
+			c, err := compare(a.key, b.key, "<")
 			if err != nil {
 				failed = err
 			}
@@ -190,22 +204,22 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 		}
 	}
 	w.out = append(w.out, '{')
-	for n, i := range order {
-		if n > 0 {
+	for i, e := range entries {
+		if i > 0 {
 			w.out = append(w.out, w.itemSep...)
 		}
 		w.newline(depth + 1)
-		key, err := jsonKey(d.keys[i])
+		key, err := jsonKey(e.key)
 		if err != nil {
 			return err
 		}
 		w.str(key)
 		w.out = append(w.out, w.kSep...)
-		if err := w.write(d.values[i], depth+1); err != nil {
+		if err := w.write(e.value, depth+1); err != nil {
 			return err
 		}
 	}
-	if len(order) > 0 {
+	if len(entries) > 0 {
 		w.newline(depth)
 	}
 	w.out = append(w.out, '}')

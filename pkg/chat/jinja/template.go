@@ -18,6 +18,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -49,6 +50,8 @@ var ErrRaised = errors.New("the template refused its input")
 type Template struct {
 	body  []stmt
 	scope *scope
+	// size is that of the last text, which is how large the next may become.
+	size atomic.Int64
 }
 
 // Options bound and complete a rendering. Zero values take the defaults.
@@ -77,7 +80,7 @@ func Parse(source string) (*Template, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Template{body, scope}, nil
+	return &Template{body: body, scope: scope}, nil
 }
 
 // Render renders the template with the variables of vars.
@@ -89,8 +92,10 @@ func (t *Template) Render(vars *Dict, opt Options) (string, error) {
 	if rt.maxOutput <= 0 {
 		rt.maxOutput = 64 << 20
 	}
+	rt.out = make([]byte, 0, min(t.size.Load()+t.size.Load()/4, 1<<20))
 	if _, err := execAll(rt.enter(t.scope, nil), t.body); err != nil {
 		return "", err
 	}
+	t.size.Store(int64(len(rt.out)))
 	return string(rt.out), nil
 }

@@ -334,6 +334,11 @@ func (r *Reader) Array(item func() error) error {
 
 // Object consumes an object; member must consume exactly one value each time.
 func (r *Reader) Object(member func(key string) error) error {
+	return r.ObjectBytes(func(key []byte) error { return member(string(key)) })
+}
+
+// ObjectBytes is Object with keys that are only valid until the value is read.
+func (r *Reader) ObjectBytes(member func(key []byte) error) error {
 	if r.Kind() != Object {
 		return r.fail("expected an object")
 	}
@@ -346,7 +351,7 @@ func (r *Reader) Object(member func(key string) error) error {
 		return nil
 	}
 	for {
-		key, err := r.String()
+		key, err := r.StringBytes()
 		if err != nil {
 			return err
 		}
