@@ -10,7 +10,7 @@ const (
 	steps     = 4
 	batch     = 2 // groups of a step
 	siblings  = 2 // episodes of a group
-	maxReruns = 2 // waves that run a group's failed siblings again
+	maxReruns = 1 // waves that run a group's failed siblings again
 )
 
 type entryKind string
@@ -120,7 +120,7 @@ type controller struct {
 func (c *controller) fenced(op string) {
 	c.w.note("%s: %s: fenced", c.name, op)
 	c.w.seen["controllers fenced"]++
-	if c.w.truth.newest == c && !c.w.truth.damaged {
+	if c.w.truth.newest == c {
 		c.w.violated("%s, the newest controller, is told at %q that there is a newer one", c.name, op)
 	}
 	panic(errExit)
@@ -227,14 +227,14 @@ func (c *controller) refreshFence(s *stream, sub subject) int {
 
 // turn is one round of Controller.steps; false ends the controller.
 func (c *controller) turn() bool {
-	c.sweep()
 	c.serve()
 	if below := c.trimmable(); below > c.state.trimmed {
 		c.trim(below)
 	}
+	c.sweep() // behind the trimming: the run may be closed next
 	if c.state.nextStep == steps {
 		if c.state.durable < steps {
-			c.pause() // waits for the trainer
+			c.idle() // waits for the trainer
 			return true
 		}
 		s := c.state
@@ -250,6 +250,15 @@ func (c *controller) turn() bool {
 	c.collect()
 	c.commit()
 	return true
+}
+
+// idle is a wait in which nothing is written: a controller that was replaced
+// would never hear of it unless it looks at the log.
+func (c *controller) idle() {
+	var tail int
+	if c.call(func() { tail = c.w.led.lastSeq(subject{kind: logEntry}) }) == nil && tail != c.tail() && c.w.flaw != idleUnwatched {
+		c.fenced("wait")
+	}
 }
 
 // open lists the plans of waves that count and are not trimmed (rollout.Replay).
@@ -417,7 +426,7 @@ func (c *controller) submit(p *plan, groups []*group) {
 	for _, j := range jobs {
 		sub := subject{kind: mark, wave: p.wave, group: j.group}
 		if !stored[sub] {
-			c.first(&c.w.res, message{subject: sub}, expectation{subject{kind: resFence}, c.resFence})
+			c.first(&c.w.res, message{subject: sub}, subject{kind: resFence}, &c.resFence)
 		}
 	}
 	for _, j := range jobs {
@@ -426,25 +435,32 @@ func (c *controller) submit(p *plan, groups []*group) {
 			return !stored[subject{result, p.wave, j.group, e}]
 		})
 		if !complete && !queued[sub] {
-			c.first(&c.w.jobs, message{subject: sub, episodes: j.episodes}, expectation{subject{kind: jobFence}, c.jobFence})
+			c.first(&c.w.jobs, message{subject: sub, episodes: j.episodes}, subject{kind: jobFence}, &c.jobFence)
 		}
 	}
 }
 
-// first writes a group's first lease mark or its job under a fence.
-func (c *controller) first(s *stream, m message, want expectation) {
+// first writes a group's first lease mark or its job under a fence. When it is
+// refused, the log tells whether somebody has taken over; if not, a damaged block
+// took the fence, and it is written again.
+func (c *controller) first(s *stream, m message, fence subject, seq *int) {
 	m.id = m.subject.String()
 	if c.w.flaw != idPerEpoch {
 		m.id += string(rune(c.w.fresh())) // repeats are recognised within one call only
 	}
-	if c.w.flaw == expectZero {
-		want = expectation{m.subject, 0}
-	}
-	if _, _, err := c.publish(s, m, &want, func(int) { c.w.truth.submitted(c.w, c, m.subject) }); err != nil {
+	for {
+		want := expectation{fence, *seq}
 		if c.w.flaw == expectZero {
-			return // "it is there"
+			want = expectation{m.subject, 0}
 		}
-		c.fenced("write " + m.subject.String())
+		_, _, err := c.publish(s, m, &want, func(int) { c.w.truth.submitted(c.w, c, m.subject) })
+		if err == nil || c.w.flaw == expectZero { // "it is there"
+			return
+		}
+		if c.w.flaw == fenceForced {
+			c.fenced("write " + m.subject.String())
+		}
+		c.refreshFences()
 	}
 }
 
@@ -454,7 +470,6 @@ func (c *controller) first(s *stream, m message, want expectation) {
 func (c *controller) collect() {
 	if c.read != c.seen && c.w.flaw != cursorTrusted {
 		c.cursor, c.read = 0, c.seen
-		clear(c.receipts)
 	}
 	for range 4 {
 		var m *message
@@ -495,14 +510,18 @@ func (c *controller) commit() {
 		m.groups = append(m.groups, g.group)
 		for _, key := range g.keys() {
 			r := c.receipts[key]
-			if !c.holds(key, r) {
+			digest, ok := c.load(key, r)
+			if !ok {
 				c.w.seen["a result was another"]++
 				// A damaged block: what the sequence names is another message now.
-				c.cursor = 0
+				// Forget what was read and look again.
 				clear(c.receipts)
+				if c.w.flaw != cursorTrusted {
+					c.cursor = 0
+				}
 				return
 			}
-			m.items = append(m.items, item{key, r.seq, r.digest, g.verdicts[key]})
+			m.items = append(m.items, item{key, r.seq, digest, g.verdicts[key]})
 		}
 	}
 	if m.step == steps-1 {
@@ -521,15 +540,16 @@ func (c *controller) commit() {
 	c.append(&entry{kind: committed, state: s, manifest: m})
 }
 
-// holds reads a result by its sequence and compares its digest
-// (natsbus.Run.Load).
-func (c *controller) holds(key episodeKey, r receipt) bool {
+// load is natsbus.Run.Load: it reads a result by its sequence and compares its
+// digest with the receipt's.
+func (c *controller) load(key episodeKey, r receipt) (digest int, ok bool) {
 	var m *message
 	c.retry(func() { m = c.w.res.at(r.seq) })
-	if c.w.flaw == notVerified {
-		return true
+	if m == nil {
+		return 0, false
 	}
-	return m != nil && m.subject == subject{result, key.wave, key.group, key.episode} && m.digest == r.digest
+	same := m.subject == subject{result, key.wave, key.group, key.episode} && m.digest == r.digest
+	return m.digest, same || c.w.flaw == notVerified
 }
 
 // waste is natsbus.Run.Waste.

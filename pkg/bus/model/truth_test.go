@@ -201,9 +201,13 @@ func (t *truth) submitted(w *world, c *controller, sub subject) {
 	t.late(w, c.name, sub)
 }
 
+// back says that some of a wave that was purged may be there again. It counts no
+// more; an old lease mark without the newer one is then possible.
+func (t *truth) back(wave int) bool { return t.undone && t.gone[wave] }
+
 // late checks that nothing is written of a trimmed wave.
 func (t *truth) late(w *world, who string, sub subject) {
-	if sub.wave < t.state.trimmed && !t.undone && !t.damaged {
+	if sub.wave < t.state.trimmed && !t.back(sub.wave) && !t.damaged {
 		w.violated("%s wrote %v, of a trimmed wave", who, sub)
 	}
 }
@@ -212,7 +216,7 @@ func (t *truth) late(w *world, who string, sub subject) {
 func (t *truth) leased(w *world, k *worker, m message) {
 	t.late(w, k.name, m.subject)
 	was := t.leases[m.subject]
-	if m.attempt <= was.attempt && !t.damaged && !(t.undone && t.gone[m.subject.wave]) {
+	if m.attempt <= was.attempt && !t.damaged && !t.back(m.subject.wave) {
 		w.violated("%s holds %v as attempt %d; attempt %d was given out before", k.name, m.subject, m.attempt, was.attempt)
 	}
 	t.leases[m.subject] = lease{max(m.attempt, was.attempt), m.nonce}
@@ -221,7 +225,7 @@ func (t *truth) leased(w *world, k *worker, m message) {
 // stored checks a result.
 func (t *truth) stored(w *world, k *worker, nonce int, m message, seq int) {
 	holder := subject{kind: mark, wave: m.subject.wave, group: m.subject.group}
-	if t.leases[holder].nonce != nonce && !t.damaged {
+	if t.leases[holder].nonce != nonce && !t.damaged && !t.back(m.subject.wave) {
 		w.violated("%s stored %v under a lease that was lost", k.name, m.subject)
 	}
 	t.late(w, k.name, m.subject)

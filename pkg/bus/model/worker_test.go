@@ -13,10 +13,9 @@ type worker struct {
 func (k *worker) run() {
 	for {
 		var msg *message
-		if k.call(func() { msg = k.pull() }) != nil || msg == nil {
-			continue
+		if k.call(func() { msg = k.pull() }) == nil && msg != nil {
+			k.work(msg)
 		}
-		k.work(msg)
 		k.holds = 0
 	}
 }

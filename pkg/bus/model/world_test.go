@@ -20,6 +20,7 @@ const (
 	expectZero        flaw = "first marks, jobs and results expect 0 on their own subject"
 	attemptByDelivery flaw = "the attempt is the broker's delivery count"
 	trimAtCommit      flaw = "a wave is trimmed when its step is committed, not when it is durable"
+	idleUnwatched     flaw = "a controller that waits does not look at the log"
 	noSweep           flaw = "what comes back is not swept"
 	gapIgnored        flaw = "a log with a gap is read over it"
 	cursorTrusted     flaw = "a reader goes on behind its last sequence after a restart of the broker"
@@ -52,11 +53,19 @@ func (c *chance) n(k int) int {
 
 func (c *chance) spent() bool { return c.rng == nil && c.pos >= len(c.script) }
 
+// setting is what a walk is about.
+type setting struct {
+	flaw   flaw
+	among  int // faults to draw from
+	always int // faults that every walk has
+}
+
 // world is the broker, everybody who talks to it, and the truth.
 type world struct {
 	chance
 	flaw    flaw
-	damage  bool // blocks may be damaged
+	among   int  // faults that this walk may have
+	faults  int  // faults that it has
 	calm    bool // no more faults; everybody gets a turn
 	tracing bool
 	trace   []string
@@ -73,8 +82,8 @@ type world struct {
 	seen           map[string]int // what the walk came through
 }
 
-func newWorld(f flaw, damage bool) *world {
-	w := &world{flaw: f, damage: damage, truth: newTruth(), seen: map[string]int{}}
+func newWorld(s setting) *world {
+	w := &world{flaw: s.flaw, among: s.among, faults: s.always, truth: newTruth(), seen: map[string]int{}}
 	for _, s := range []struct {
 		s    *stream
 		name string
@@ -159,7 +168,7 @@ func (a *actor) call(do func()) error {
 		a.seen = w.crashes
 		return errUnavailable
 	}
-	if !w.calm && w.n(40) == 0 {
+	if w.loses(40) {
 		return errUnavailable
 	}
 	do()
@@ -168,12 +177,14 @@ func (a *actor) call(do func()) error {
 		a.seen = w.crashes
 		return errUnavailable
 	}
-	if !w.calm && w.n(25) == 0 {
+	if w.loses(25) {
 		w.note("%s: the answer is lost", a.name)
 		return errUnavailable
 	}
 	return nil
 }
+
+func (w *world) loses(one int) bool { return !w.calm && w.faults&faultLoss != 0 && w.n(one) == 0 }
 
 // retry repeats a request until there is an answer (natsbus.Conn.retry).
 func (a *actor) retry(do func()) {
@@ -214,30 +225,45 @@ func (w *world) count(role byte) (n int) {
 	return n
 }
 
+// Kinds of faults. A walk draws which of them it has: with all of them at once
+// there is little that goes on for long enough to go wrong.
+const (
+	faultReplace = 1 << iota // a second controller
+	faultKill
+	faultSleep
+	faultExpire
+	faultCrash
+	faultUndo
+	faultLoss
+	faultWindow
+	faultDamage
+	allFaults = 1<<iota - 1
+)
+
 // event lets one thing happen.
 func (w *world) event() {
+	if w.events == 0 {
+		w.faults |= w.n(allFaults+1) & w.among
+	}
 	w.events++
 	w.actors = slices.DeleteFunc(w.actors, func(a *actor) bool { return a.dead })
+	may := func(fault int) bool { return w.faults&fault != 0 }
 	switch p := w.n(1000); {
-	case p < 4 || p < 100 && w.count('c') == 0:
-		if w.count('c') < maxControllers {
-			w.start('c')
-		}
-	case p < 15 || p < 100 && w.count('w') == 0:
-		if w.count('w') < maxWorkers {
-			w.start('w')
-		}
-	case p < 18:
+	case p < 4 && may(faultReplace) && w.count('c') < maxControllers, p < 100 && w.count('c') == 0:
+		w.start('c')
+	case p < 15 && w.count('w') < maxWorkers:
+		w.start('w')
+	case p < 18 && may(faultKill):
 		w.kill(w.actors[w.n(len(w.actors))])
-	case p < 30:
+	case p < 30 && may(faultSleep):
 		a := w.actors[w.n(len(w.actors))]
 		a.asleep = !a.asleep
 		w.note("%s asleep: %v", a.name, a.asleep)
-	case p < 36:
+	case p < 36 && may(faultExpire):
 		w.expire(func(*message) bool { return w.n(2) == 0 })
-	case p < 39:
+	case p < 37 && may(faultCrash):
 		w.crash()
-	case p < 40:
+	case p < 38 && may(faultWindow):
 		w.note("the deduplication window passes")
 		for _, s := range []*stream{&w.led, &w.jobs, &w.res} {
 			clear(s.ids)
@@ -291,16 +317,16 @@ func (w *world) expire(chosen func(*message) bool) {
 func (w *world) crash() {
 	w.crashes++
 	w.note("the broker crashes")
-	back := 1 + w.n(4)
+	back := 1 + w.n(3)
 	for _, s := range []*stream{&w.led, &w.jobs, &w.res} {
-		if back < 4 && w.n(2) == 0 {
+		if w.faults&faultUndo != 0 && w.n(2) == 0 {
 			if n := s.restore(func() bool { return w.n(back) == 0 }); n > 0 {
 				w.note("%s: %d purged messages are back", s.name, n)
 				w.truth.undone = true
 			}
 		}
 	}
-	if w.damage && w.n(3) == 0 {
+	if w.faults&faultDamage != 0 && w.n(2) == 0 {
 		s := []*stream{&w.jobs, &w.res, &w.res}[w.n(3)]
 		n := 1 + w.n(6)
 		s.cut(n)
