@@ -108,6 +108,7 @@ type report struct {
 		Outcomes     map[string]int `json:"outcomes"`
 		Failures     map[string]int `json:"failures"`
 		Dispositions map[string]int `json:"dispositions"`
+		Retried      map[string]int `json:"retried"`
 		Books        struct {
 			Generated   int64 `json:"generated"`
 			Unaccounted int64 `json:"unaccounted"`

@@ -246,8 +246,10 @@ func TestBadEnginesCostEpisodes(t *testing.T) {
 	accepted := 0
 	for n := range 3 {
 		rep := checkStep(t, stepDir(out, "bad", n), 64)
-		for k, v := range rep.Ledger.Failures {
-			failures[k] += v
+		for _, count := range []map[string]int{rep.Ledger.Failures, rep.Ledger.Retried} {
+			for k, v := range count {
+				failures[k] += v
+			}
 		}
 		accepted += rep.Ledger.Dispositions["accepted"]
 	}

@@ -53,6 +53,10 @@ type Receipt struct {
 	SHA256   [32]byte
 	Attempt  int
 	Outcome  rollout.Outcome
+	// Failure is the key of a failed episode's failure, Retryable says that the
+	// episode may succeed if run again.
+	Failure   string
+	Retryable bool
 	// Reward is nil when the result has none, or several that differ.
 	Reward *float64
 	// CompletionTokens is what the episode cost.
@@ -82,10 +86,12 @@ type Run interface {
 	// Follow calls f for the head of every stored result, those stored before
 	// first, until ctx ends or f fails.
 	Follow(ctx context.Context, f func(Receipt) error) error
-	// Load reads stored results and calls f for each, in any order. A record that
-	// does not match its receipt's digest is ErrDamaged.
+	// Load reads stored results and calls f for each, in any order. Records that do
+	// not match their receipts are reported as [*Damaged], after the others were read.
 	Load(ctx context.Context, receipts []Receipt, f func(Receipt, *rollout.Episode) error) error
 
+	// Drop removes a stored result, so that its episode can be run again.
+	Drop(ctx context.Context, r Receipt) error
 	// Waste returns the waste reported behind a sequence, and the sequence of the
 	// last record returned.
 	Waste(ctx context.Context, behind uint64) ([]rollout.Waste, uint64, error)
