@@ -243,7 +243,7 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.
 	})
 	if r.cfg.Worker.Embedded {
 		w, err := assemble.NewWorker(ctx, conn, assemble.Options{
-			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8]}, Log: r.log.With("part", "worker"),
+			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8], InProcess: r.cfg.NATS.Embedded}, Log: r.log.With("part", "worker"),
 		})
 		if err != nil {
 			return err

@@ -100,8 +100,13 @@ func (r Retries) Budget(key string) int {
 	return DefaultRetries
 }
 
-// ErrStalled: no result arrived for the stall limit.
-var ErrStalled = errors.New("the step does not get on")
+// Ends of a run that name what was waited for.
+var (
+	// ErrStalled: no result arrived for the stall limit.
+	ErrStalled = errors.New("the step does not get on")
+	// ErrNoBus: there was no connection to the bus for the stall limit.
+	ErrNoBus = errors.New("no connection to NATS")
+)
 
 // Controller runs a run.
 type Controller struct {
@@ -147,12 +152,18 @@ func (c *Controller) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	}()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		c.watchBus(ctx, cancel)
+	}()
 	err = c.steps(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
 	cancel(nil)
 	<-followed
+	<-watched
 	if err != nil {
 		c.board.update(func(s *Status) { s.Phase, s.Since, s.Error = PhaseFailed, time.Now(), err.Error() })
 	} else {
@@ -161,8 +172,39 @@ func (c *Controller) Run(ctx context.Context) error {
 	return err
 }
 
+// watchBus shows an outage of the bus while it lasts, and ends the run at the
+// stall limit: every call to the bus waits for it to come back.
+func (c *Controller) watchBus(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	shown := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		out := c.Config.Run.Outage()
+		switch {
+		case out >= c.StallLimit:
+			cancel(fmt.Errorf("%w for %s; the run can be resumed", ErrNoBus, out.Round(time.Second)))
+		case out > 0:
+			shown = true
+			c.board.update(func(s *Status) {
+				s.WaitingOn = fmt.Sprintf("NATS: no connection for %s, at most %s", out.Round(time.Second), c.StallLimit)
+			})
+		case shown:
+			shown = false
+			c.board.update(func(s *Status) { s.WaitingOn = "" })
+		}
+	}
+}
+
 func (c *Controller) steps(ctx context.Context) error {
 	for {
+		if err := c.Config.Run.Sweep(ctx); err != nil {
+			return err
+		}
 		state := c.Config.Run.State()
 		// A commit whose trim did not happen any more is trimmed first.
 		if done := committed(c.Config.Run.Open(), state); done > state.Trimmed {

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"time"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -42,6 +43,9 @@ type Member interface {
 	Engines(ctx context.Context) (<-chan []rollout.EngineEntry, error)
 	// Ended is closed once the run is finished: no more jobs will come.
 	Ended() <-chan struct{}
+	// Stalled is closed once this process was stopped for so long that its leases
+	// may be another's, and one of them turned out to be.
+	Stalled() <-chan struct{}
 	// Announce keeps the worker visible until ctx ends.
 	Announce(ctx context.Context, slots int) error
 }
@@ -79,6 +83,14 @@ type Run interface {
 	// Trim removes the results and jobs of all waves below the given one, and
 	// says so in the ledger.
 	Trim(ctx context.Context, below int64) error
+
+	// Sweep purges again what was trimmed and came back: a server that was killed
+	// can bring purged messages back. It does nothing while there was no outage
+	// since the last sweep.
+	Sweep(ctx context.Context) error
+	// Outage is for how long there has been no connection to the bus, 0 when there
+	// is one.
+	Outage() time.Duration
 
 	// Submit makes sure that each job is queued, or was and has all its results.
 	// It is idempotent.

@@ -218,6 +218,7 @@ func (l *lease) Publish(ctx context.Context, e *rollout.Episode) error {
 	if errors.Is(err, bus.ErrFenced) {
 		l.drop()
 		l.once.Do(func() { close(l.fenced) })
+		l.m.fenced()
 	}
 	return err
 }
