@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -52,14 +53,13 @@ func pipeline(ctx context.Context, steps, runs int) ([]budget, error) {
 	if err != nil {
 		return nil, err
 	}
-	config := filepath.Join(dir, "bench.yaml")
-	prompts := filepath.Join(dir, "prompts.jsonl")
-	if err := writePrompts(prompts); err != nil {
+	config, model, prompts := filepath.Join(dir, "bench.yaml"), filepath.Join(dir, "model"), filepath.Join(dir, "prompts.jsonl")
+	if err := errors.Join(writeModel(model), writePrompts(prompts)); err != nil {
 		return nil, err
 	}
 	lines := []string{
 		"run: {name: bench, steps: 1, out: " + filepath.Join(dir, "runs") + "}",
-		"model: {path: configs/models/tiny}",
+		"model: {path: " + model + "}",
 		"data: {prompts: " + prompts + "}",
 		"engines: [{url: '" + url + "'}]",
 		fmt.Sprintf("rollout: {batch_size: %d, n_samples_per_prompt: %d, sampling: {max_new_tokens: %d}}", groups, episodes, tokens),
@@ -94,7 +94,9 @@ func pipeline(ctx context.Context, steps, runs int) ([]budget, error) {
 // startStub starts an engine that costs next to nothing and returns its address.
 // It ends with ctx.
 func startStub(ctx context.Context, path string) (string, error) {
-	cmd := exec.CommandContext(ctx, path, "--model-path", "configs/models/tiny", "--port", "0", "--stub", fmt.Sprint(tokens))
+	cmd := exec.CommandContext(ctx, path, "--model-path", "configs/models/tiny", "--port", "0", "--log-level", "error",
+		// Its tokenizer is another than the run's, and it is not asked.
+		"--skip-tokenizer-init", "--stub", fmt.Sprint(tokens))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -116,19 +118,55 @@ func startStub(ctx context.Context, path string) (string, error) {
 	return url, nil
 }
 
-// writePrompts writes as many different prompts of 1 KiB as a step has groups.
-func writePrompts(path string) error {
-	var all bytes.Buffer
-	for i := range groups {
-		text := fmt.Sprintf("Problem %d. ", i)
-		text += strings.Repeat("How many ways are there to write it as a sum of squares? ", 1024/57+1)
-		row, err := json.Marshal(map[string]string{"prompt": text[:1024], "label": "42"})
-		if err != nil {
-			return err
-		}
-		all.Write(append(row, '\n'))
+// bytesPerToken is what tokenizers make of English text, more or less.
+const bytesPerToken = 4
+
+// word is one token of the model that writeModel makes.
+const word = "abcd"
+
+// writeModel makes a model folder of the tiny model's, whose tokens are bytes, by
+// adding the merges that make one token of word.
+func writeModel(dir string) error {
+	const tiny = "configs/models/tiny"
+	if err := os.CopyFS(dir, os.DirFS(tiny)); err != nil {
+		return err
 	}
-	return os.WriteFile(path, all.Bytes(), 0o644)
+	path := filepath.Join(dir, "tokenizer.json")
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	var tokenizer map[string]any
+	if err := json.Unmarshal(data, &tokenizer); err != nil {
+		return err
+	}
+	model, _ := tokenizer["model"].(map[string]any)
+	vocab, _ := model["vocab"].(map[string]any)
+	added, _ := tokenizer["added_tokens"].([]any)
+	if vocab == nil || added == nil {
+		return fmt.Errorf("%s/tokenizer.json is not what it was", tiny)
+	}
+	next := len(vocab) + len(added)
+	var merges [][2]string
+	for _, pair := range [][2]string{{"a", "b"}, {"c", "d"}, {"ab", "cd"}} {
+		merges = append(merges, pair)
+		vocab[pair[0]+pair[1]] = next
+		next++
+	}
+	model["merges"] = merges
+	if data, err = json.Marshal(tokenizer); err != nil {
+		return err
+	}
+	return os.WriteFile(path, data, 0o644)
+}
+
+// writePrompts writes as many prompts of 1 KiB as a step has groups.
+func writePrompts(path string) error {
+	row, err := json.Marshal(map[string]string{"prompt": strings.Repeat(word, 1024/bytesPerToken), "label": "42"})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, bytes.Repeat(append(row, '\n'), groups), 0o644)
 }
 
 // cost is what one run took.
