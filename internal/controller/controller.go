@@ -104,6 +104,8 @@ func (r Retries) Budget(key string) int {
 var (
 	// ErrStalled: no result arrived for the stall limit.
 	ErrStalled = errors.New("the step does not get on")
+	// ErrNoEngine: all engines were dead for the stall limit.
+	ErrNoEngine = errors.New("no engine serves")
 	// ErrNoBus: there was no connection to the bus for the stall limit.
 	ErrNoBus = errors.New("no connection to NATS")
 )
@@ -155,7 +157,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		c.watchBus(ctx, cancel)
+		c.watch(ctx, cancel)
 	}()
 	err = c.steps(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -172,11 +174,13 @@ func (c *Controller) Run(ctx context.Context) error {
 	return err
 }
 
-// watchBus shows an outage of the bus while it lasts, and ends the run at the
-// stall limit: every call to the bus waits for it to come back.
-func (c *Controller) watchBus(ctx context.Context, cancel context.CancelCauseFunc) {
+// watch shows what the run cannot do without while it is missing, and ends the
+// run by its name at the stall limit: calls to the bus wait for it to come back,
+// and workers hold their episodes for an engine.
+func (c *Controller) watch(ctx context.Context, cancel context.CancelCauseFunc) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	var dead time.Time // since when all engines are
 	shown := false
 	for {
 		select {
@@ -184,20 +188,45 @@ func (c *Controller) watchBus(ctx context.Context, cancel context.CancelCauseFun
 			return
 		case <-tick.C:
 		}
-		out := c.Config.Run.Outage()
+		missing, since := error(nil), time.Duration(0)
+		if c.engines() > 0 {
+			dead = time.Time{}
+		} else {
+			if dead.IsZero() {
+				dead = time.Now()
+			}
+			missing, since = ErrNoEngine, time.Since(dead)
+		}
+		if out := c.Config.Run.Outage(); out > 0 {
+			missing, since = ErrNoBus, out
+		}
 		switch {
-		case out >= c.StallLimit:
-			cancel(fmt.Errorf("%w for %s; the run can be resumed", ErrNoBus, out.Round(time.Second)))
-		case out > 0:
+		case missing != nil && since >= c.StallLimit:
+			cancel(fmt.Errorf("%w for %s; the run can be resumed", missing, since.Round(time.Second)))
+		case missing != nil:
 			shown = true
 			c.board.update(func(s *Status) {
-				s.WaitingOn = fmt.Sprintf("NATS: no connection for %s, at most %s", out.Round(time.Second), c.StallLimit)
+				s.WaitingOn = fmt.Sprintf("%s for %s, at most %s", missing, since.Round(time.Second), c.StallLimit)
 			})
 		case shown:
 			shown = false
 			c.board.update(func(s *Status) { s.WaitingOn = "" })
 		}
 	}
+}
+
+// engines counts those that serve; 1 when nobody can tell.
+func (c *Controller) engines() int {
+	if c.Meter == nil {
+		return 1
+	}
+	n := 0
+	for _, e := range c.Meter.Rows() {
+		if e.State == rollout.EngineServing {
+			n++
+		}
+	}
+	return n
 }
 
 func (c *Controller) steps(ctx context.Context) error {
