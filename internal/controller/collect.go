@@ -91,13 +91,20 @@ func (c *Controller) wait(ctx context.Context, w *wave, missing int, idle time.D
 	}
 	on := fmt.Sprintf("%d of %d episodes of step %d; %d workers; nothing stored for %s",
 		missing, w.episodes(), w.plan.Step, workers, idle.Round(time.Second))
+	if c.engines() == 0 {
+		on += "; no engine serves"
+	}
 	if workers == 0 {
 		on += "; start one with: worker --nats URL"
 	}
 	c.board.update(func(s *Status) { s.WaitingOn = on })
 	c.Observer.Waiting(on)
 	if idle >= c.StallLimit {
-		return fmt.Errorf("%w: waited for %s; the run can be resumed", ErrStalled, on)
+		cause := ErrStalled
+		if c.engines() == 0 {
+			cause = ErrNoEngine
+		}
+		return fmt.Errorf("%w: waited for %s; the run can be resumed", cause, on)
 	}
 	return c.Config.Run.Submit(ctx, w.jobs)
 }
