@@ -93,7 +93,7 @@ func TestBooksBalance(t *testing.T) {
 	for n := range steps {
 		rep := checkStep(t, r.step(n), groups*episodes)
 		ours = ours.plus(sum(readCalls(t, r.step(n))))
-		reported = reported.plus(counted(t, r.step(n)))
+		reported = reported.plus(rep.Ledger.Counters.totals)
 		if u := rep.Ledger.Books.EngineUnclaimed; u == nil || *u != 0 {
 			t.Errorf("step %d: engine_unclaimed %v, want 0", n, show(u))
 		}
@@ -145,20 +145,24 @@ func TestBooksSayWhatTheProtocolLoses(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			url := startSimengine(t, append(append([]string{"--dialect", tc.dialect}, eagle...), slowed...)...)
+			url := startSimengine(t, append([]string{"--dialect", tc.dialect, "--latency-scale", "8"}, eagle...)...)
 			r := startRig(t, "lost", []string{url}, 1, 1,
-				"rollout: {batch_size: 8, n_samples_per_prompt: 6, max_context_len: 512, sampling: {temperature: 1.2, max_new_tokens: 48}}",
-				"worker: {embedded: false, slots: 16}",
+				"rollout: {batch_size: 4, n_samples_per_prompt: 8, max_context_len: 512, sampling: {temperature: 1.2, max_new_tokens: 48}}",
+				"worker: {embedded: false, slots: 24}",
 			)
-			if !r.busy(url) {
-				t.Fatal("the run ended before anything ran")
+			// The counters of a step are there before the time that it takes has passed:
+			// the pause comes behind the first verify pass of the first batch.
+			for books(t, url).Verify == r.admit[0].Verify {
+				if !r.busy(url) {
+					t.Fatal("the run ended before anything ran")
+				}
 			}
 			post(t, url+"/pause_generation", map[string]any{"mode": "retract"})
 			post(t, url+"/abort_request", map[string]any{"abort_all": true})
 			post(t, url+"/continue_generation", map[string]any{})
 			r.finish(60 * time.Second)
 
-			rep := checkStep(t, r.step(0), 48)
+			rep := checkStep(t, r.step(0), 32)
 			calls := readCalls(t, r.step(0))
 			ours, theirs := sum(calls), r.grown(0)
 			unclaimed := rep.Ledger.Books.EngineUnclaimed
@@ -168,11 +172,17 @@ func TestBooksSayWhatTheProtocolLoses(t *testing.T) {
 			if tc.tokens != (*unclaimed == 0) {
 				t.Errorf("engine_unclaimed %d", *unclaimed)
 			}
-			if counted(t, r.step(0)) != ours {
-				t.Errorf("report %+v, records %+v", counted(t, r.step(0)), ours)
+			if reported := rep.Ledger.Counters.totals; reported != ours {
+				t.Errorf("the report says %+v, the records %+v", reported, ours)
 			}
-			silent := 0
+			var silent, verified, total int64
+			for _, n := range rep.Ledger.Generations {
+				total += int64(n)
+			}
 			for _, c := range calls {
+				if c.Meta.Spec.Verify != nil {
+					verified++
+				}
 				if c.Fate == "aborted" && !c.verified() {
 					silent++
 				}
@@ -180,7 +190,10 @@ func TestBooksSayWhatTheProtocolLoses(t *testing.T) {
 			if lost := theirs.minus(ours); silent == 0 || lost.Verify <= 0 || lost.Prompt <= 0 || lost.Proposed < 0 {
 				t.Errorf("%d calls report no verify count, and %+v is missing", silent, lost)
 			}
-			if rep.Ledger.Outcomes["aborted"] < silent {
+			if n := rep.Ledger.Counters.Reported.Verify; n != verified || n > total-silent || total != int64(len(calls)) {
+				t.Errorf("the report says that %d of %d calls had a verify count, the records say %d of %d", n, total, verified, len(calls))
+			}
+			if int64(rep.Ledger.Outcomes["aborted"]) < silent {
 				t.Errorf("outcomes %v, %d silent calls", rep.Ledger.Outcomes, silent)
 			}
 			// The batch's ratios are of calls that did report, and all of those are in.

@@ -4,7 +4,6 @@ package e2e_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -137,24 +136,6 @@ func sum(calls []call) (s totals) {
 		s = s.plus(c.totals())
 	}
 	return s
-}
-
-// counted are the sums of a report, which leaves out what nothing reported.
-func counted(t *testing.T, dir string) totals {
-	t.Helper()
-	data, err := os.ReadFile(filepath.Join(dir, "report.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var r struct {
-		Ledger struct {
-			Counters totals `json:"counters"`
-		} `json:"ledger"`
-	}
-	if err := json.Unmarshal(data, &r); err != nil {
-		t.Fatal(err)
-	}
-	return r.Ledger.Counters
 }
 
 // rig is a run whose engines are processes of their own, and whose books begin

@@ -110,7 +110,13 @@ type report struct {
 		Failures     map[string]int `json:"failures"`
 		Dispositions map[string]int `json:"dispositions"`
 		Retried      map[string]int `json:"retried"`
-		Books        struct {
+		Generations  map[string]int `json:"generations"`
+		Untrainable  map[string]int `json:"untrainable"`
+		Counters     struct {
+			totals
+			Reported totals `json:"reported"`
+		} `json:"counters"`
+		Books struct {
 			Generated       int64  `json:"generated"`
 			Unaccounted     int64  `json:"unaccounted"`
 			EngineUnclaimed *int64 `json:"engine_unclaimed"`
