@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -134,7 +135,7 @@ func (r *runner) putEngine(ctx context.Context, e rollout.EngineEntry) error {
 func (r *runner) where() string {
 	switch {
 	case !r.cfg.NATS.Embedded:
-		return fmt.Sprintf("NATS at %v", r.cfg.NATS.URLs)
+		return "NATS at " + strings.Join(r.cfg.NATS.URLs, ", ")
 	case r.cfg.NATS.Listen != "":
 		return "NATS at " + r.cfg.NATS.Listen
 	default:
@@ -302,7 +303,7 @@ func (r *runner) waitForWorkers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
 	for ctx.Err() == nil {
-		if n, err := r.claim.Workers(ctx); err != nil || n == 0 {
+		if n, err := r.claim.Workers(ctx); err != nil || len(n) == 0 {
 			return
 		}
 		select {
