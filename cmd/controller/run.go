@@ -118,6 +118,9 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 		return err
 	}
 	state := r.claim.State()
+	if err := checkSteps(r.dir, state.NextStep); err != nil {
+		return err
+	}
 	if state.NextStep >= int64(cfg.Run.Steps) {
 		fmt.Printf("run %s is finished: %d steps in %s (--steps N continues it, --fresh starts anew)\n", cfg.Run.Name, state.NextStep, r.dir)
 		return r.claim.Close(ctx)
@@ -167,6 +170,7 @@ func (r *runner) connect(ctx context.Context) (*natsbus.Conn, error) {
 	conf := natsbus.Config{
 		URLs: n.URLs, Name: "sheaf controller " + r.cfg.Run.Name, Token: n.Token.Reveal(), CredsFile: n.Creds, NKeyFile: n.NKey,
 		CAFile: n.TLS.CA, CertFile: n.TLS.Cert, KeyFile: n.TLS.Key, Replicas: n.Replicas,
+		Trouble: func(err error) { r.log.Info("trouble with NATS", "err", err) },
 	}
 	if n.Embedded {
 		srv, err := natsbus.StartServer(natsbus.ServerConfig{
