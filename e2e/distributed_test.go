@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +106,15 @@ func faulty(t *testing.T, script string, flags ...string) string {
 	return startSimengine(t, append([]string{"--faults", path}, flags...)...)
 }
 
+// every lists each nth request from the first one given on.
+func every(n, first int) string {
+	var list []string
+	for k := first; k < 1000; k += n {
+		list = append(list, strconv.Itoa(k))
+	}
+	return "[" + strings.Join(list, ", ") + "]"
+}
+
 // TestDistributed runs three workers over six engines, of which one lies, one is
 // slow and one resets connections. The run completes; what can be trained on is
 // what its engine made; whatever went wrong has a reason that is counted; and the
@@ -116,7 +126,8 @@ func TestDistributed(t *testing.T) {
 		startSimengine(t, eagle...), startSimengine(t, append([]string{"--dialect", "0.5.11"}, eagle...)...), startSimengine(t),
 		l.url,
 		faulty(t, "  - {fault: slow, share: 0.3, delay: 200ms}\n", eagle...),
-		faulty(t, "  - {fault: reset, share: 0.2}\n  - {hazard: 16, share: 0.1}\n", eagle...),
+		// Not the first request, which decides its admission.
+		faulty(t, "  - {fault: reset, requests: "+every(5, 3)+"}\n  - {hazard: 16, requests: "+every(9, 5)+"}\n", eagle...),
 	}
 	const resetting = 5
 	r := startRig(t, "distributed", engines, 3, steps,
