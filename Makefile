@@ -2,7 +2,7 @@
 GO ?= go
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build test race lint e2e bench
+.PHONY: help build test race lint e2e bench contract weights
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,3 +29,9 @@ e2e: ## the built binaries as processes, from outside
 
 bench: ## benchmarks, each beside its budget
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+
+contract: ## our requests and replies against the models of SGLang's own wheels (Python)
+	sh scripts/contract/contract.sh
+
+weights: ## make the tiny model's weights anew
+	$(GO) run ./scripts/tinyweights

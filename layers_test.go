@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"pkg/chat/internal/unidata":  nil,
 	"pkg/chat/internal/jsonscan": nil,
 	"pkg/chat/internal/vectors":  nil, // tests only
+	"pkg/chat/internal/cputime":  nil, // tests only
 	"pkg/chat/bpe":               {"pkg/chat/internal/unidata", "pkg/chat/internal/jsonscan"},
 	"pkg/chat/jinja":             {"pkg/chat/internal/unidata", "pkg/chat/internal/jsonscan"},
 
@@ -41,6 +42,7 @@ var mayImport = map[string][]string{
 	"pkg/engine/sglang": {"pkg/engine", "pkg/rollout"},
 	"pkg/engine/pool":   {"pkg/engine", "pkg/rollout"},
 	"pkg/engine/sim":    {"pkg/chat", "pkg/rollout", "internal/safetensors"},
+	"pkg/feed":          {"pkg/step", "pkg/wire", "pkg/rollout"},
 	"pkg/bus/natsbus":   {"pkg/bus", "pkg/wire", "pkg/rollout"},
 
 	"internal/worker":     {"pkg/bus", "pkg/engine", "pkg/reward", "pkg/rollout"},

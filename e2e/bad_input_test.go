@@ -107,6 +107,9 @@ func TestBadInput(t *testing.T) {
 		cfg := config(t, append(base(out), "worker: {embedded: false}")...) // it waits for workers
 		first := start(t, "controller", "run", cfg)
 		first.until(`step 0`, 10*time.Second)
+		if code, text := start(t, "controller", "status", filepath.Join(out, "bad-input")).wait(10 * time.Second); code != 0 || !strings.Contains(text, "collecting") || !strings.Contains(text, "0 of 4 episodes") {
+			t.Errorf("status: exit code %d\n%s", code, text)
+		}
 		code, text := start(t, "controller", "run", cfg).wait(10 * time.Second)
 		if code != 1 || !strings.Contains(text, fmt.Sprint(first.cmd.Process.Pid)) {
 			t.Errorf("exit code %d\n%s", code, text)

@@ -109,6 +109,7 @@ type report struct {
 		Outcomes     map[string]int `json:"outcomes"`
 		Failures     map[string]int `json:"failures"`
 		Dispositions map[string]int `json:"dispositions"`
+		Retried      map[string]int `json:"retried"`
 		Generations  map[string]int `json:"generations"`
 		Untrainable  map[string]int `json:"untrainable"`
 		Counters     struct {

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/sheaf-rl/sheaf/pkg/chat/jinja"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
@@ -90,15 +91,18 @@ type Family struct {
 	openers   []int32
 	trailing  []int32
 
-	bases map[string]base      // by the role of the first appended message
-	pairs map[[2]string]string // roles that cannot follow each other, and why
-	tests []RoleReport
+	bases    map[string]base // by the role of the first appended message
+	prepared [preparedHeads]atomic.Pointer[preparedHead]
+	pairs    map[[2]string]string // roles that cannot follow each other, and why
+	tests    []RoleReport
 }
 
 // base is a conversation to render new messages behind.
 type base struct {
-	role     string
 	messages []rollout.Message
+	// calls says that the template looks at the tool calls before a tool's answer,
+	// so that the base has to have the real ones.
+	calls bool
 }
 
 // Family binds a family to the model. A model that lacks the family's tokens is
@@ -216,128 +220,6 @@ func (f *Family) EncodeChat(messages []rollout.Message, opt RenderOptions) ([]in
 		return nil, err
 	}
 	return f.model.tokenizer.Encode(text, false), nil
-}
-
-// Continue returns the tokens of a conversation that goes on: tokens are all of it
-// up to and with the last reply, history its messages, and appended what comes
-// after that reply. The history is not rendered: only its last tool calls are
-// looked at, because a template may read names from them.
-//
-// All tokens but the last MaxTrim stand at the start of the result unchanged.
-func (f *Family) Continue(tokens []int32, history, appended []rollout.Message, opt RenderOptions) ([]int32, error) {
-	text, err := f.tail(history, appended, opt)
-	if err != nil {
-		return nil, err
-	}
-	kept := f.seam(tokens)
-	out := make([]int32, 0, len(kept)+len(f.afterTurn)+len(text)/2+8)
-	out = append(out, kept...)
-	if len(kept) > 0 && kept[len(kept)-1] == f.endOfTurn {
-		out = append(out, f.afterTurn...)
-	}
-	return f.model.tokenizer.AppendEncode(out, text, false), nil
-}
-
-// seam returns the tokens that stay when a conversation goes on.
-func (f *Family) seam(tokens []int32) []int32 {
-	if n := len(tokens); n > 0 && slices.Contains(f.openers, tokens[n-1]) {
-		return tokens[:n-1]
-	}
-	return tokens
-}
-
-// tail renders the messages that are appended, with the opening of a reply if opt
-// asks for it.
-func (f *Family) tail(history, appended []rollout.Message, opt RenderOptions) (string, error) {
-	if len(appended) == 0 {
-		return "", fmt.Errorf("%w: there is no message to append", ErrRole)
-	}
-	for i, m := range appended {
-		if !f.MayAppend(m.Role) {
-			return "", f.refused(m.Role)
-		}
-		if i == 0 {
-			continue
-		}
-		if reason, bad := f.pairs[[2]string{appended[i-1].Role, m.Role}]; bad {
-			return "", fmt.Errorf("%w: %s after %s: %s", ErrRole, m.Role, appended[i-1].Role, reason)
-		}
-	}
-	text, err := f.tailBehind(f.bases[appended[0].Role].with(history), appended, opt)
-	if errors.Is(err, errRerenders) {
-		err = fmt.Errorf("%w: %s: %w", ErrRole, appended[0].Role, err)
-	}
-	return text, err
-}
-
-// tailBehind renders a base with and without the messages and returns what they add.
-func (f *Family) tailBehind(messages, appended []rollout.Message, opt RenderOptions) (string, error) {
-	before := opt
-	before.AddGenerationPrompt = false
-	head, err := f.Render(messages, before)
-	if err != nil {
-		return "", err
-	}
-	whole, err := f.Render(slices.Concat(messages, appended), opt)
-	if err != nil {
-		return "", err
-	}
-	tail, ok := strings.CutPrefix(whole, head)
-	if !ok {
-		return "", errRerenders
-	}
-	return tail, nil
-}
-
-// refused says why a role cannot be appended.
-func (f *Family) refused(role string) error {
-	for _, r := range f.tests {
-		if r.Role == role {
-			return fmt.Errorf("%w: %s: %s", ErrRole, role, r.Reason)
-		}
-	}
-	return fmt.Errorf("%w: %s: family %s does not allow it", ErrRole, role, f.name)
-}
-
-// with puts the last tool calls of a history into the base's last message.
-func (b base) with(history []rollout.Message) []rollout.Message {
-	if b.role != "tool" || len(history) == 0 {
-		return b.messages
-	}
-	calls := toolCallsOf(history[len(history)-1])
-	if calls == nil {
-		return b.messages
-	}
-	messages := slices.Clone(b.messages)
-	messages[len(messages)-1] = assistantWithCalls(calls)
-	return messages
-}
-
-// toolCallsOf returns the raw tool calls of a message, or nil.
-func toolCallsOf(m rollout.Message) json.RawMessage {
-	if !bytes.Contains(m.Raw, []byte(`"tool_calls"`)) {
-		return nil
-	}
-	var fields struct {
-		ToolCalls []json.RawMessage `json:"tool_calls"`
-	}
-	if json.Unmarshal(m.Raw, &fields) != nil || len(fields.ToolCalls) == 0 {
-		return nil
-	}
-	out := []byte{'['}
-	for i, call := range fields.ToolCalls {
-		if i > 0 {
-			out = append(out, ',')
-		}
-		out = append(out, call...)
-	}
-	return append(out, ']')
-}
-
-func assistantWithCalls(calls json.RawMessage) rollout.Message {
-	raw := []byte(`{"role":"assistant","content":"","reasoning_content":" ","tool_calls":`)
-	raw = append(append(raw, calls...), '}')
-	return rollout.Message{Role: "assistant", Raw: raw}
 }
 
 // chatTemplate is a parsed template and what the normalisation has to know of it.

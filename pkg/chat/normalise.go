@@ -16,30 +16,30 @@ func normalised(message rollout.Message, parts bool) (jinja.Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	in, ok := v.(*jinja.Dict)
+	d, ok := v.(*jinja.Dict)
 	if !ok {
 		return nil, rollout.ErrNotMessage
 	}
-	out := jinja.NewDict(in.Len() + 1)
-	for key, value := range in.All() {
-		switch {
-		case key == "content":
-			if value == nil {
-				value = ""
-			} else if list, ok := value.(*jinja.List); ok && !parts {
-				value = joinParts(list)
+	hasContent := false
+	d.Rewrite(func(key string, v jinja.Value) (jinja.Value, bool) {
+		switch key {
+		case "content":
+			hasContent = true
+			if v == nil {
+				return "", true
 			}
-		case value == nil:
-			continue
-		case key == "tool_calls":
-			parseArguments(value)
+			if list, ok := v.(*jinja.List); ok && !parts {
+				return joinParts(list), true
+			}
+		case "tool_calls":
+			parseArguments(v)
 		}
-		out.Set(key, value)
+		return v, v != nil
+	})
+	if !hasContent {
+		d.Set("content", "")
 	}
-	if _, ok := out.Get("content"); !ok {
-		out.Set("content", "")
-	}
-	return out, nil
+	return d, nil
 }
 
 // joinParts is the text of content parts; parts of other kinds have none.

@@ -55,10 +55,25 @@ func (m *Model) render(t *chatTemplate, messages []rollout.Message, opt RenderOp
 		}
 		list.Items[i] = v
 	}
-	vars, err := m.variables(list, opt)
+	vars, err := m.variables(opt)
 	if err != nil {
 		return "", err
 	}
+	return m.renderValues(t, list, vars, opt)
+}
+
+// renderValues renders messages that are values already. It adds to a copy of vars
+// what differs from one rendering to the next.
+func (m *Model) renderValues(t *chatTemplate, messages jinja.Value, vars *jinja.Dict, opt RenderOptions) (string, error) {
+	if t == nil {
+		t = m.template(len(opt.Tools) > 0)
+	}
+	if t == nil {
+		return "", ErrNoTemplate
+	}
+	vars = vars.Clone()
+	vars.Set("messages", messages)
+	vars.Set("add_generation_prompt", opt.AddGenerationPrompt)
 	return t.Render(vars, jinja.Options{Now: opt.Now})
 }
 
@@ -70,9 +85,9 @@ func (m *Model) template(tools bool) *chatTemplate {
 	return m.templates["default"]
 }
 
-// variables are what a template sees: the arguments of transformers'
-// apply_chat_template, then the keyword arguments, then the special tokens.
-func (m *Model) variables(messages jinja.Value, opt RenderOptions) (*jinja.Dict, error) {
+// variables are what a template sees besides the messages: the special tokens, the
+// keyword arguments and the tools. An argument may hide a special token.
+func (m *Model) variables(opt RenderOptions) (*jinja.Dict, error) {
 	vars := jinja.NewDict(8 + len(opt.Kwargs))
 	for _, s := range m.special {
 		vars.Set(s.name, s.text)
@@ -85,7 +100,6 @@ func (m *Model) variables(messages jinja.Value, opt RenderOptions) (*jinja.Dict,
 		}
 		vars.Set(name, v)
 	}
-	vars.Set("messages", messages)
 	vars.Set("tools", nil)
 	if len(opt.Tools) > 0 {
 		tools := &jinja.List{Items: make([]jinja.Value, len(opt.Tools))}
@@ -98,6 +112,5 @@ func (m *Model) variables(messages jinja.Value, opt RenderOptions) (*jinja.Dict,
 		}
 		vars.Set("tools", tools)
 	}
-	vars.Set("add_generation_prompt", opt.AddGenerationPrompt)
 	return vars, nil
 }

@@ -49,7 +49,7 @@ func (f *Family) selfTest() {
 		for _, messages := range basesFor(role) {
 			reason, notes := f.tryBase(role, messages)
 			if reason == "" {
-				f.bases[role] = base{role, messages}
+				f.bases[role] = base{messages, role == "tool" && f.readsCalls(messages)}
 				report = RoleReport{Role: role, OK: true, Notes: notes}
 				break
 			}
@@ -143,6 +143,18 @@ func (f *Family) tryBase(role string, messages []rollout.Message) (reason string
 		}
 	}
 	return "", notes
+}
+
+// readsCalls tells whether what a tool said renders differently behind another call.
+func (f *Family) readsCalls(messages []rollout.Message) bool {
+	appended := []rollout.Message{raw(`{"role":"tool","content":"one","tool_call_id":"call_0"}`)}
+	other := slices.Clone(messages)
+	other[len(other)-1] = assistantWithCalls(json.RawMessage(
+		`[{"id":"call_1","type":"function","function":{"name":"other","arguments":{}}},{"id":"call_0","type":"function","function":{"name":"third","arguments":{}}}]`))
+	opt := RenderOptions{AddGenerationPrompt: true}
+	a, err1 := f.tailBehind(messages, appended, opt)
+	b, err2 := f.tailBehind(other, appended, opt)
+	return err1 != nil || err2 != nil || a != b
 }
 
 // tryAppend appends messages to all probes of the first one's role.

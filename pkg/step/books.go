@@ -12,6 +12,8 @@ type Ledger struct {
 	Outcomes     map[string]int `json:"outcomes"`
 	Failures     map[string]int `json:"failures"`
 	Dispositions map[string]int `json:"dispositions"`
+	// Retried counts failed tries that were run again, by boundary and reason.
+	Retried map[string]int `json:"retried"`
 	// Generations counts engine calls by fate, waste included.
 	Generations map[string]int `json:"generations"`
 	// Untrainable counts the calls whose tokens are kept out of the loss for what
@@ -138,10 +140,14 @@ func (v *view) ledger(w Window) Ledger {
 	for i := range v.groups {
 		episodes += len(v.groups[i].Episodes)
 	}
+	retried := map[string]int{}
+	for reason, n := range w.Retried {
+		retried[reason] = n
+	}
 	return Ledger{
 		Groups: len(v.groups), Episodes: episodes,
 		Outcomes: texts(&t.outcomes), Failures: texts(&t.failures), Dispositions: dispositions(&t.verdicts),
-		Generations: texts(&t.fates), Untrainable: texts(&t.untrainable), Counters: t.counters, Books: b,
+		Generations: texts(&t.fates), Untrainable: texts(&t.untrainable), Counters: t.counters, Books: b, Retried: retried,
 	}
 }
 

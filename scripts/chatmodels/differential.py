@@ -245,4 +245,5 @@ def main():
     print(f"{strings} strings for {len(models)} tokenizers, {chats} renderings", file=sys.stderr)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -198,6 +198,8 @@ line' }}
 {% set j = joiner('|') %}{{ j() }}a{{ j() }}b{% set c = cycler('x', 'y') %}{{ c.next() }}{{ c.next() }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.current }}
 {% for i in list %}{% break %}{% else %}e{% endfor %}{% for i in list %}{% continue %}{% else %}e{% endfor %}{% for i in list %}{% if i == 2 %}{% break %}{% endif %}{% else %}e{% endfor %}
 {{ 0|map('nope')|list }} {{ false|select('nope')|list }}
+{{ [1, 'a'] > [] }} {{ [1, 2, 3] > [1] }} {{ () < (1, 2) }} {{ 'x' % [1] }} {{ 'x' % missing }}
+{{ 'x' % 1 }}
 {{ strftime_now('%Y-%m-%d %H:%M:%S %j %a %A %b %B %y %d %e %I %p %-d %-m %% %U %w') }}
 {{ raise_exception('stop ' ~ n) }}
 {{ list.append(4) }}
@@ -310,4 +312,5 @@ def conversations():
                 yield {"messages": messages[:n], "tools": None, "add_generation_prompt": prompt, **extra}
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -100,4 +100,5 @@ def main():
     OUT.write_text("\n".join(lines) + "\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

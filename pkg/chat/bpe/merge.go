@@ -1,7 +1,6 @@
 package bpe
 
 import (
-	"container/heap"
 	"math/bits"
 	"strings"
 	"sync/atomic"
@@ -175,31 +174,33 @@ func (t *Tokenizer) mergeLong(dst []int32, word string) []int32 {
 		return dst
 	}
 	parts[len(parts)-1].next = -1
-	queue := make(candidates, 0, len(parts))
+	queue := make(minHeap, 0, len(parts))
 	for i := range parts {
 		if c, ok := t.candidate(parts, int32(i)); ok {
 			queue = append(queue, c)
 		}
 	}
-	heap.Init(&queue)
+	queue.init()
 	for len(queue) > 0 {
-		c := heap.Pop(&queue).(candidate)
-		left := &parts[c.at]
-		if left.id != c.left || left.next < 0 || parts[left.next].id != c.right {
+		c := queue.pop()
+		at := int32(uint32(c))
+		left := &parts[at]
+		if now, ok := t.candidate(parts, at); !ok || now != c {
 			continue // one of the two has been merged since
 		}
 		right := &parts[left.next]
-		left.id, right.id = c.id, -1
+		_, left.id = t.merges.get(left.id, right.id)
+		right.id = -1
 		left.next = right.next
 		if left.next >= 0 {
-			parts[left.next].prev = c.at
-			if next, ok := t.candidate(parts, c.at); ok {
-				heap.Push(&queue, next)
+			parts[left.next].prev = at
+			if next, ok := t.candidate(parts, at); ok {
+				queue.push(next)
 			}
 		}
 		if left.prev >= 0 {
 			if next, ok := t.candidate(parts, left.prev); ok {
-				heap.Push(&queue, next)
+				queue.push(next)
 			}
 		}
 	}
@@ -209,36 +210,64 @@ func (t *Tokenizer) mergeLong(dst []int32, word string) []int32 {
 	return dst
 }
 
-// part is a token of a long word under work, in a linked list.
+// part is a token of a long word under work, in a linked list; a part that has
+// been merged away has no id.
 type part struct{ id, prev, next int32 }
 
-// candidate is a merge that is possible at a place, if its two tokens are still there.
-type candidate struct {
-	rank            uint32
-	at              int32
-	left, right, id int32
-}
-
-func (t *Tokenizer) candidate(parts []part, at int32) (candidate, bool) {
+// candidate is the merge that is possible at a place: its rank above its place,
+// so that the smallest number is the next merge.
+func (t *Tokenizer) candidate(parts []part, at int32) (uint64, bool) {
 	left := parts[at]
-	if left.next < 0 {
-		return candidate{}, false
+	if left.id < 0 || left.next < 0 {
+		return 0, false
 	}
-	right := parts[left.next].id
-	rank, id := t.merges.get(left.id, right)
-	return candidate{rank, at, left.id, right, id}, rank != noRank
+	rank, _ := t.merges.get(left.id, parts[left.next].id)
+	return uint64(rank)<<32 | uint64(at), rank != noRank
 }
 
-type candidates []candidate
+// minHeap is a heap of numbers; container/heap would box every one.
+type minHeap []uint64
 
-func (c candidates) Len() int { return len(c) }
-func (c candidates) Less(i, j int) bool {
-	return c[i].rank < c[j].rank || c[i].rank == c[j].rank && c[i].at < c[j].at
+func (h minHeap) init() {
+	for i := len(h)/2 - 1; i >= 0; i-- {
+		h.down(i)
+	}
 }
-func (c candidates) Swap(i, j int) { c[i], c[j] = c[j], c[i] }
-func (c *candidates) Push(x any)   { *c = append(*c, x.(candidate)) }
-func (c *candidates) Pop() any {
-	last := (*c)[len(*c)-1]
-	*c = (*c)[:len(*c)-1]
-	return last
+
+func (h minHeap) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h) {
+			return
+		}
+		if child+1 < len(h) && h[child+1] < h[child] {
+			child++
+		}
+		if h[i] <= h[child] {
+			return
+		}
+		h[i], h[child] = h[child], h[i]
+		i = child
+	}
+}
+
+func (h *minHeap) push(v uint64) {
+	*h = append(*h, v)
+	for i := len(*h) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if (*h)[parent] <= (*h)[i] {
+			return
+		}
+		(*h)[parent], (*h)[i] = (*h)[i], (*h)[parent]
+		i = parent
+	}
+}
+
+func (h *minHeap) pop() uint64 {
+	old := *h
+	top := old[0]
+	old[0] = old[len(old)-1]
+	*h = old[:len(old)-1]
+	h.down(0)
+	return top
 }

@@ -1,6 +1,7 @@
 package jinja
 
 import (
+	"cmp"
 	"math/big"
 	"strings"
 )
@@ -28,9 +29,9 @@ func equal(a, b Value) bool {
 		if !ok || x.Len() != y.Len() {
 			return false
 		}
-		for i, k := range x.keys {
-			v, found, err := y.lookup(k)
-			if err != nil || !found || !equal(x.values[i], v) {
+		for _, e := range x.entries {
+			v, found, err := y.lookup(e.key)
+			if err != nil || !found || !equal(e.value, v) {
 				return false
 			}
 		}
@@ -148,7 +149,7 @@ func compare(a, b Value, op string) (int, error) {
 			return compare(x[i], y[i], op)
 		}
 	}
-	return len(x) - len(y), nil
+	return cmp.Compare(len(x), len(y)), nil
 }
 
 func notOrdered(a, b Value, op string) error {

@@ -2,6 +2,7 @@ package jinja
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -10,7 +11,7 @@ func (x *constExpr) eval(*frame) (Value, error) { return x.value, nil }
 func (x *nameExpr) eval(f *frame) (Value, error) {
 	v := *f.at(x.ref)
 	if _, ok := v.(missing); ok {
-		return &undefined{"'" + x.name + "' is undefined"}, nil
+		return &undefined{"'", x.name, "' is undefined"}, nil
 	}
 	return v, nil
 }
@@ -134,7 +135,7 @@ func (x *condExpr) eval(f *frame) (Value, error) {
 		return x.then.eval(f)
 	}
 	if x.otherwise == nil {
-		return &undefined{"the inline if-expression evaluated to false and no else section was defined"}, nil
+		return &undefined{why: "the inline if-expression evaluated to false and no else section was defined"}, nil
 	}
 	return x.otherwise.eval(f)
 }
@@ -206,6 +207,72 @@ func (x *binaryExpr) eval(f *frame) (Value, error) {
 		return nil, err
 	}
 	return binary(f.rt, x.op, l, r)
+}
+
+func (x *sumExpr) eval(f *frame) (Value, error) {
+	rt := f.rt
+	base, size := len(rt.scratch), 0
+	defer func() { rt.scratch = rt.scratch[:base] }()
+	v, joined, err := x.parts(f)
+	if err != nil || joined {
+		return v, err
+	}
+	for _, v := range rt.scratch[base:] {
+		size += len(v.(string))
+	}
+	if err := rt.room(size); err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	b.Grow(size)
+	for _, v := range rt.scratch[base:] {
+		b.WriteString(v.(string))
+	}
+	return b.String(), nil
+}
+
+// parts evaluates the terms. If all are strings they are left on the scratch
+// stack, and the caller takes them from there; else their sum is returned, joined.
+func (x *sumExpr) parts(f *frame) (sum Value, joined bool, err error) {
+	rt := f.rt
+	base := len(rt.scratch)
+	for i, term := range x.terms {
+		v, err := term.eval(f)
+		if err != nil {
+			return nil, true, err
+		}
+		if _, ok := v.(string); !ok {
+			sum, err := x.fold(f, rt.scratch[base:], v, i)
+			return sum, true, err
+		}
+		rt.scratch = append(rt.scratch, v)
+	}
+	return nil, false, nil
+}
+
+// fold adds one by one, from the first term that is no string.
+func (x *sumExpr) fold(f *frame, before []Value, v Value, at int) (Value, error) {
+	var sum Value
+	for i, part := range append(slices.Clone(before), v) {
+		if i == 0 {
+			sum = part
+			continue
+		}
+		var err error
+		if sum, err = binary(f.rt, "+", sum, part); err != nil {
+			return nil, err
+		}
+	}
+	for _, part := range x.terms[at+1:] {
+		v, err := part.eval(f)
+		if err != nil {
+			return nil, err
+		}
+		if sum, err = binary(f.rt, "+", sum, v); err != nil {
+			return nil, err
+		}
+	}
+	return sum, nil
 }
 
 func binary(rt *runtime, op string, l, r Value) (Value, error) {
@@ -310,110 +377,6 @@ func repeat(rt *runtime, v Value, n int64) (Value, error) {
 	return strings.Repeat(s, int(n)), nil
 }
 
-// args are the evaluated arguments of a call.
-type args struct {
-	pos   []Value
-	named []namedArg
-}
-
-type namedArg struct {
-	name  string
-	value Value
-}
-
-func (c *callArgs) eval(f *frame) (args, error) {
-	var a args
-	if len(c.pos) > 0 {
-		var err error
-		if a.pos, err = evalAll(f, c.pos); err != nil {
-			return a, err
-		}
-	}
-	if c.star != nil {
-		v, err := c.star.eval(f)
-		if err != nil {
-			return a, err
-		}
-		list, err := items(v)
-		if err != nil {
-			return a, err
-		}
-		a.pos = append(a.pos, list...)
-	}
-	for i, name := range c.names {
-		v, err := c.named[i].eval(f)
-		if err != nil {
-			return a, err
-		}
-		a.named = append(a.named, namedArg{name, v})
-	}
-	if c.starStar != nil {
-		v, err := c.starStar.eval(f)
-		if err != nil {
-			return a, err
-		}
-		d, ok := v.(*Dict)
-		if !ok {
-			return a, typeError("argument after ** must be a mapping, not %s", typeName(v))
-		}
-		for i, k := range d.keys {
-			name, ok := k.(string)
-			if !ok {
-				return a, typeError("keywords must be strings")
-			}
-			for _, n := range a.named {
-				if n.name == name {
-					return a, typeError("got multiple values for keyword argument '%s'", name)
-				}
-			}
-			a.named = append(a.named, namedArg{name, d.values[i]})
-		}
-	}
-	return a, nil
-}
-
-// bind matches arguments to parameter names; what was not passed is missing.
-// The first n must be passed.
-func (a args) bind(n int, names ...string) ([]Value, error) {
-	out := make([]Value, len(names))
-	for i := range out {
-		out[i] = missing{}
-	}
-	if len(a.pos) > len(names) {
-		return nil, typeError("takes at most %d arguments (%d given)", len(names), len(a.pos))
-	}
-	copy(out, a.pos)
-	for _, arg := range a.named {
-		found := false
-		for i, name := range names {
-			if name != arg.name {
-				continue
-			}
-			if out[i] != Value(missing{}) {
-				return nil, typeError("got multiple values for argument '%s'", name)
-			}
-			out[i], found = arg.value, true
-		}
-		if !found {
-			return nil, typeError("got an unexpected keyword argument '%s'", arg.name)
-		}
-	}
-	for i := range n {
-		if out[i] == Value(missing{}) {
-			return nil, typeError("missing a required argument: '%s'", names[i])
-		}
-	}
-	return out, nil
-}
-
-// or returns a bound argument or its default.
-func or(v, fallback Value) Value {
-	if v == Value(missing{}) {
-		return fallback
-	}
-	return v
-}
-
 func (x *filterExpr) eval(f *frame) (Value, error) {
 	in, err := x.x.eval(f)
 	if err != nil {
@@ -449,38 +412,4 @@ func (x *testExpr) eval(f *frame) (Value, error) {
 		return nil, fmt.Errorf("no test named '%s'", x.name)
 	}
 	return x.fn(f.rt, in, a)
-}
-
-func (x *callExpr) eval(f *frame) (Value, error) {
-	fn, err := x.fn.eval(f)
-	if err != nil {
-		return nil, err
-	}
-	a, err := x.args.eval(f)
-	if err != nil {
-		return nil, err
-	}
-	if x.caller != nil {
-		a.named = append(a.named, namedArg{"caller", &macroValue{x.caller, f}})
-	}
-	return call(f.rt, fn, a)
-}
-
-func call(rt *runtime, fn Value, a args) (Value, error) {
-	if err := rt.step(); err != nil {
-		return nil, err
-	}
-	switch fn := fn.(type) {
-	case *function:
-		return fn.call(rt, a)
-	case *macroValue:
-		return fn.call(rt, a)
-	case *loopValue:
-		return fn.recurse(rt, a)
-	case *cyclerValue:
-		return nil, typeError("'Cycler' object is not callable")
-	case *undefined:
-		return nil, fn.err()
-	}
-	return nil, typeError("'%s' object is not callable", typeName(fn))
 }

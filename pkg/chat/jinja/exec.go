@@ -6,9 +6,6 @@ import (
 	"time"
 )
 
-// maxCalls bounds the depth of macro calls and recursive loops.
-const maxCalls = 200
-
 // runtime is the state of one rendering.
 type runtime struct {
 	vars      *Dict
@@ -17,6 +14,8 @@ type runtime struct {
 	steps     int
 	maxOutput int
 	calls     int
+	// scratch holds the parts of sums that are being worked out, inner ones on top.
+	scratch []Value
 }
 
 // frame holds the variables of a scope in use.
@@ -24,12 +23,23 @@ type frame struct {
 	rt     *runtime
 	parent *frame
 	vars   []Value
+	few    [6]Value // where the variables lie if they are few
 }
 
 // enter makes a frame; its variables get the values the scope says.
 func (rt *runtime) enter(s *scope, parent *frame) *frame {
-	f := &frame{rt: rt, parent: parent, vars: make([]Value, len(s.slots))}
+	f := rt.newFrame(s, parent)
 	f.reset(s)
+	return f
+}
+
+func (rt *runtime) newFrame(s *scope, parent *frame) *frame {
+	f := &frame{rt: rt, parent: parent}
+	if n := len(s.slots); n <= len(f.few) {
+		f.vars = f.few[:n]
+	} else {
+		f.vars = make([]Value, n)
+	}
 	return f
 }
 
@@ -95,20 +105,23 @@ func (rt *runtime) write(s string) error {
 	return rt.room(len(rt.out))
 }
 
-// capture returns what run writes.
+// capture returns what run writes. It writes behind what is there already and is
+// cut off again, so that a macro needs no buffer of its own.
 func (rt *runtime) capture(run func() error) (string, error) {
-	outer := rt.out
-	rt.out = nil
+	start := len(rt.out)
 	err := run()
-	text := string(rt.out)
-	rt.out = outer
+	text := string(rt.out[start:])
+	rt.out = rt.out[:start]
 	return text, err
 }
 
 // at adds the line to an error that has none.
 func atLine(line int, err error) error {
+	if err == nil {
+		return nil
+	}
 	var known *Error
-	if err == nil || errors.As(err, &known) {
+	if errors.As(err, &known) {
 		return err
 	}
 	return &Error{Line: line, err: err}
@@ -127,19 +140,45 @@ func (s *dataStmt) exec(f *frame) (control, error) { return goOn, f.rt.write(s.t
 
 func (s *outputStmt) exec(f *frame) (control, error) {
 	for _, x := range s.exprs {
-		v, err := x.eval(f)
-		if err != nil {
-			return goOn, atLine(s.line, err)
-		}
-		t, err := str(v)
-		if err == nil {
-			err = f.rt.write(t)
-		}
-		if err != nil {
+		if err := f.rt.print(f, x); err != nil {
 			return goOn, atLine(s.line, err)
 		}
 	}
 	return goOn, nil
+}
+
+// print writes the value of an expression.
+func (rt *runtime) print(f *frame, x expr) error {
+	if sum, ok := x.(*sumExpr); ok { // its parts need not be joined to be written
+		base := len(rt.scratch)
+		defer func() { rt.scratch = rt.scratch[:base] }()
+		v, joined, err := sum.parts(f)
+		if err != nil {
+			return err
+		}
+		if !joined {
+			for _, part := range rt.scratch[base:] {
+				if err := rt.write(part.(string)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return rt.printValue(v)
+	}
+	v, err := x.eval(f)
+	if err != nil {
+		return err
+	}
+	return rt.printValue(v)
+}
+
+func (rt *runtime) printValue(v Value) error {
+	t, err := str(v)
+	if err != nil {
+		return err
+	}
+	return rt.write(t)
 }
 
 func (s *ifStmt) exec(f *frame) (control, error) {
@@ -271,257 +310,4 @@ func (s *callStmt) exec(f *frame) (control, error) {
 		}
 	}
 	return goOn, atLine(s.line, err)
-}
-
-func (s *macroStmt) exec(f *frame) (control, error) {
-	*f.at(s.ref) = &macroValue{s, f}
-	return goOn, nil
-}
-
-func (s *forStmt) exec(f *frame) (control, error) {
-	v, err := s.iter.eval(f)
-	if err != nil {
-		return goOn, atLine(s.line, err)
-	}
-	return goOn, atLine(s.line, s.run(f, v, 0))
-}
-
-// run loops over a value; depth counts the loops it is inside of by recursion.
-func (s *forStmt) run(f *frame, over Value, depth int) error {
-	list, err := items(over)
-	if err != nil {
-		return err
-	}
-	if s.test != nil {
-		if list, err = s.filtered(f, list); err != nil {
-			return err
-		}
-	}
-	completed, err := s.rounds(f, list, depth)
-	if err != nil || completed || s.orElse == nil {
-		return err
-	}
-	_, err = execAll(f.rt.enter(s.elseScope, f), s.orElse)
-	return err
-}
-
-// rounds runs the body for every item and tells whether it reached its end in any
-// round: where none did, by break or continue, the loop's else counts.
-func (s *forStmt) rounds(f *frame, list []Value, depth int) (completed bool, err error) {
-	inner := &frame{rt: f.rt, parent: f, vars: make([]Value, len(s.scope.slots))}
-	var loop *loopValue
-	if s.loopVar != nil {
-		loop = &loopValue{list: list, depth: depth, stmt: s, around: f}
-	}
-	for i, item := range list {
-		if err := f.rt.step(); err != nil {
-			return completed, err
-		}
-		inner.reset(s.scope)
-		if loop != nil {
-			loop.at = i
-			*inner.at(*s.loopVar) = loop
-		}
-		if err := assign(inner, s.target, item); err != nil {
-			return completed, err
-		}
-		c, err := execAll(inner, s.body)
-		if err != nil || c == breakLoop {
-			return completed, err
-		}
-		completed = completed || c == goOn
-	}
-	return completed, nil
-}
-
-func (s *forStmt) filtered(f *frame, list []Value) ([]Value, error) {
-	test := f.rt.enter(s.testScope, f)
-	var kept []Value
-	for _, item := range list {
-		test.reset(s.testScope)
-		if err := assign(test, s.testTarget, item); err != nil {
-			return nil, err
-		}
-		v, err := s.test.eval(test)
-		if err != nil {
-			return nil, err
-		}
-		if truth(v) {
-			kept = append(kept, item)
-		}
-	}
-	return kept, nil
-}
-
-// loopValue is the variable loop.
-type loopValue struct {
-	list    []Value
-	at      int
-	depth   int
-	stmt    *forStmt
-	around  *frame
-	changed []Value
-}
-
-func (l *loopValue) attr(name string) (Value, bool) {
-	switch name {
-	case "index":
-		return int64(l.at + 1), true
-	case "index0":
-		return int64(l.at), true
-	case "revindex":
-		return int64(len(l.list) - l.at), true
-	case "revindex0":
-		return int64(len(l.list) - l.at - 1), true
-	case "first":
-		return l.at == 0, true
-	case "last":
-		return l.at == len(l.list)-1, true
-	case "length":
-		return int64(len(l.list)), true
-	case "depth":
-		return int64(l.depth + 1), true
-	case "depth0":
-		return int64(l.depth), true
-	case "previtem":
-		if l.at == 0 {
-			return &undefined{"there is no previous item"}, true
-		}
-		return l.list[l.at-1], true
-	case "nextitem":
-		if l.at == len(l.list)-1 {
-			return &undefined{"there is no next item"}, true
-		}
-		return l.list[l.at+1], true
-	case "cycle":
-		return &function{name, func(_ *runtime, a args) (Value, error) {
-			if len(a.pos) == 0 {
-				return nil, typeError("no items for cycling given")
-			}
-			return a.pos[l.at%len(a.pos)], nil
-		}}, true
-	case "changed":
-		return &function{name, func(_ *runtime, a args) (Value, error) {
-			now := &Tuple{a.pos}
-			if l.changed != nil && equal(&Tuple{l.changed}, now) {
-				return false, nil
-			}
-			l.changed = append([]Value{}, a.pos...)
-			return true, nil
-		}}, true
-	}
-	return nil, false
-}
-
-// recurse runs a recursive loop over another value.
-func (l *loopValue) recurse(rt *runtime, a args) (Value, error) {
-	if !l.stmt.recursive {
-		return nil, typeError("the loop must have the 'recursive' marker to be called recursively")
-	}
-	if len(a.pos) != 1 {
-		return nil, typeError("loop() takes one argument")
-	}
-	if err := rt.enterCall(); err != nil {
-		return nil, err
-	}
-	defer rt.leaveCall()
-	return rt.capture(func() error { return l.stmt.run(l.around, a.pos[0], l.depth+1) })
-}
-
-func (rt *runtime) enterCall() error {
-	if rt.calls++; rt.calls > maxCalls {
-		return fmt.Errorf("%w: too many nested calls", ErrLimit)
-	}
-	return rt.step()
-}
-
-func (rt *runtime) leaveCall() { rt.calls-- }
-
-// macroValue is a macro and the frame it was made in.
-type macroValue struct {
-	def    *macroStmt
-	around *frame
-}
-
-func (m *macroValue) call(rt *runtime, a args) (Value, error) {
-	if err := rt.enterCall(); err != nil {
-		return nil, err
-	}
-	defer rt.leaveCall()
-	f := rt.enter(m.def.scope, m.around)
-	if err := m.bind(f, a); err != nil {
-		return nil, err
-	}
-	return rt.capture(func() error {
-		_, err := execAll(f, m.def.body)
-		return err
-	})
-}
-
-// bind gives the parameters their values.
-func (m *macroValue) bind(f *frame, a args) error {
-	d := m.def
-	named := NewDict(len(a.named))
-	for _, n := range a.named {
-		named.Set(n.name, n.value)
-	}
-	take := func(name string) (Value, bool) {
-		i := named.find(name)
-		if i < 0 {
-			return nil, false
-		}
-		v := named.values[i]
-		rest := NewDict(named.Len())
-		for j, k := range named.keys {
-			if j != i {
-				rest.set(k, named.values[j])
-			}
-		}
-		named = rest
-		return v, true
-	}
-	for i, p := range d.params {
-		if i < len(a.pos) {
-			*f.at(p.ref) = a.pos[i]
-			continue
-		}
-		v, ok := take(p.name)
-		if !ok {
-			v = Value(missing{})
-		}
-		*f.at(p.ref) = v
-	}
-	if d.caller != nil {
-		v, ok := take("caller")
-		if !ok {
-			v = &undefined{"No caller defined"}
-		}
-		*f.at(*d.caller) = v
-	}
-	if d.kwargs != nil {
-		*f.at(*d.kwargs) = named
-	} else if named.Len() > 0 {
-		return typeError("macro '%s' takes no keyword argument '%v'", d.name, named.keys[0])
-	}
-	if d.varargs != nil {
-		*f.at(*d.varargs) = &Tuple{a.pos[min(len(d.params), len(a.pos)):]}
-	} else if len(a.pos) > len(d.params) {
-		return typeError("macro '%s' takes not more than %d argument(s)", d.name, len(d.params))
-	}
-	for i, p := range d.params {
-		if *f.at(p.ref) != Value(missing{}) {
-			continue
-		}
-		from := len(d.params) - len(d.defaults)
-		if i < from {
-			*f.at(p.ref) = &undefined{"parameter '" + p.name + "' was not provided"}
-			continue
-		}
-		v, err := d.defaults[i-from].eval(f)
-		if err != nil {
-			return err
-		}
-		*f.at(p.ref) = v
-	}
-	return nil
 }

@@ -132,7 +132,7 @@ func extremeFilter(op string) filterFunc {
 			return nil, err
 		}
 		if len(list) == 0 {
-			return &undefined{"No aggregated item, sequence was empty."}, nil
+			return &undefined{why: "No aggregated item, sequence was empty."}, nil
 		}
 		get := attrGetter(or(p[1], nil))
 		var best, bestKey Value
@@ -290,7 +290,7 @@ func mapFunc(rt *runtime, a args) (func(Value) (Value, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	fn := filters[name]
+	fn := filterNamed(name)
 	if fn == nil {
 		return nil, errors.New("no filter named '" + name + "'")
 	}
@@ -323,7 +323,7 @@ func selectFilter(byAttr, keep bool) filterFunc {
 			if err != nil {
 				return nil, err
 			}
-			fn := tests[name]
+			fn := testNamed(name)
 			if fn == nil {
 				return nil, errors.New("no test named '" + name + "'")
 			}

@@ -65,13 +65,23 @@ func format(rt *runtime, l, r Value) (Value, error) {
 			return nil, err
 		}
 	}
-	if used < len(values) && !mapped && !isDict {
+	if used < len(values) && !mapped && !subscriptable(r) {
 		return nil, typeError("not all arguments converted during string formatting")
 	}
 	if _, ok := l.(markup); ok {
 		return nil, typeError("Markup formatting is not supported")
 	}
 	return b.String(), nil
+}
+
+// subscriptable tells whether a single argument passes for a mapping, of which not
+// everything needs to be used.
+func subscriptable(v Value) bool {
+	switch v.(type) {
+	case *Dict, *List, *undefined, *rangeValue:
+		return true
+	}
+	return false
 }
 
 type percent struct {

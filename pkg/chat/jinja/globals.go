@@ -60,8 +60,8 @@ func dictFunc(_ *runtime, a args) (Value, error) {
 	d := NewDict(len(a.named))
 	if len(a.pos) == 1 {
 		if from, ok := a.pos[0].(*Dict); ok {
-			for i, k := range from.keys {
-				d.set(k, from.values[i])
+			for _, e := range from.entries {
+				d.set(e.key, e.value)
 			}
 		} else {
 			list, err := items(a.pos[0])

@@ -15,12 +15,56 @@ import (
 // FromJSON reads a JSON text as Python's json.loads does: keys keep their order,
 // integers are exact, and of two equal keys the later value counts.
 func FromJSON(data []byte) (Value, error) {
-	r := jsonscan.NewReader(data)
+	r := jsonscan.NewSharingReader(data)
 	v, err := readJSON(r)
 	if err != nil {
 		return nil, err
 	}
 	return v, r.End()
+}
+
+// commonKey is a key as a value. The keys of messages and tools are constants,
+// which cost nothing to make.
+func commonKey(key []byte) Value {
+	switch string(key) {
+	case "role":
+		return "role"
+	case "content":
+		return "content"
+	case "reasoning_content":
+		return "reasoning_content"
+	case "tool_calls":
+		return "tool_calls"
+	case "tool_call_id":
+		return "tool_call_id"
+	case "id":
+		return "id"
+	case "type":
+		return "type"
+	case "function":
+		return "function"
+	case "name":
+		return "name"
+	case "arguments":
+		return "arguments"
+	case "text":
+		return "text"
+	case "description":
+		return "description"
+	case "parameters":
+		return "parameters"
+	case "properties":
+		return "properties"
+	case "required":
+		return "required"
+	case "enum":
+		return "enum"
+	case "items":
+		return "items"
+	case "default":
+		return "default"
+	}
+	return string(key)
 }
 
 func readJSON(r *jsonscan.Reader) (Value, error) {
@@ -47,9 +91,10 @@ func readJSON(r *jsonscan.Reader) (Value, error) {
 		return list, err
 	case jsonscan.Object:
 		d := NewDict(4)
-		err := r.Object(func(key string) error {
+		err := r.ObjectBytes(func(key []byte) error {
+			k := commonKey(key)
 			v, err := readJSON(r)
-			d.Set(key, v)
+			d.set(k, v)
 			return err
 		})
 		return d, err
@@ -172,14 +217,12 @@ func (w *jsonWriter) list(items []Value, depth int) error {
 }
 
 func (w *jsonWriter) dict(d *Dict, depth int) error {
-	order := make([]int, d.Len())
-	for i := range order {
-		order[i] = i
-	}
+	entries := d.entries
 	if w.sortKeys {
+		entries = slices.Clone(entries)
 		var failed error
-		slices.SortStableFunc(order, func(a, b int) int {
-			c, err := compare(d.keys[a], d.keys[b], "<")
+		slices.SortStableFunc(entries, func(a, b entry) int {
+			c, err := compare(a.key, b.key, "<")
 			if err != nil {
 				failed = err
 			}
@@ -190,22 +233,22 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 		}
 	}
 	w.out = append(w.out, '{')
-	for n, i := range order {
-		if n > 0 {
+	for i, e := range entries {
+		if i > 0 {
 			w.out = append(w.out, w.itemSep...)
 		}
 		w.newline(depth + 1)
-		key, err := jsonKey(d.keys[i])
+		key, err := jsonKey(e.key)
 		if err != nil {
 			return err
 		}
 		w.str(key)
 		w.out = append(w.out, w.kSep...)
-		if err := w.write(d.values[i], depth+1); err != nil {
+		if err := w.write(e.value, depth+1); err != nil {
 			return err
 		}
 	}
-	if len(order) > 0 {
+	if len(entries) > 0 {
 		w.newline(depth)
 	}
 	w.out = append(w.out, '}')

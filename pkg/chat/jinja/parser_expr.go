@@ -112,6 +112,7 @@ func (p *parser) binary(level int) (expr, error) {
 		return nil, err
 	}
 	var parts []expr
+	closed := true // a sum that x is already stands in brackets
 	for t := p.cur(); t.kind == tokOp && slices.Contains(levels[level], t.text); t = p.cur() {
 		p.next()
 		r, err := p.binary(level + 1)
@@ -122,7 +123,13 @@ func (p *parser) binary(level int) (expr, error) {
 			parts = append(parts, r)
 			continue
 		}
-		x = &binaryExpr{t.text, x, r}
+		if sum, ok := x.(*sumExpr); ok && t.text == "+" && !closed {
+			sum.terms = append(sum.terms, r)
+		} else if t.text == "+" {
+			x, closed = &sumExpr{[]expr{x, r}}, false
+		} else {
+			x = &binaryExpr{t.text, x, r}
+		}
 	}
 	if parts != nil {
 		return &concatExpr{append([]expr{x}, parts...)}, nil
@@ -390,7 +397,13 @@ func (p *parser) subscribed(x expr) (item expr, isSlice bool, err error) {
 
 func (p *parser) call(fn expr) (expr, error) {
 	args, err := p.arguments()
-	return &callExpr{fn: fn, args: args}, err
+	x := &callExpr{fn: fn, args: args}
+	if attr, ok := fn.(*attrExpr); ok {
+		if m, ok := stringMethods[attr.name]; ok {
+			x.method = &m
+		}
+	}
+	return x, err
 }
 
 func (p *parser) arguments() (callArgs, error) {
@@ -461,7 +474,7 @@ func (p *parser) filters(x expr, inline bool) (expr, error) {
 			return nil, err
 		}
 		f := &filterExpr{name: name, x: x}
-		if f.fn = filters[name]; f.fn == nil && p.softDepth == 0 {
+		if f.fn = filterNamed(name); f.fn == nil && p.softDepth == 0 {
 			return nil, p.fail("no filter named '%s'", name)
 		}
 		if p.cur().isOp("(") {
@@ -498,7 +511,7 @@ func (p *parser) test(x expr) (expr, error) {
 		return nil, err
 	}
 	t := &testExpr{name: name, x: x}
-	if t.fn = tests[name]; t.fn == nil && p.softDepth == 0 {
+	if t.fn = testNamed(name); t.fn == nil && p.softDepth == 0 {
 		return nil, p.fail("no test named '%s'", name)
 	}
 	switch c := p.cur(); {

@@ -99,15 +99,15 @@ func reprItems(open string, list []Value, closing string, depth int) (string, er
 func reprDict(d *Dict, depth int) (string, error) {
 	var b strings.Builder
 	b.WriteByte('{')
-	for i, k := range d.keys {
+	for i, e := range d.entries {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		key, err := repr(k, depth+1)
+		key, err := repr(e.key, depth+1)
 		if err != nil {
 			return "", err
 		}
-		value, err := repr(d.values[i], depth+1)
+		value, err := repr(e.value, depth+1)
 		if err != nil {
 			return "", err
 		}

@@ -269,6 +269,8 @@ func walkExpr(x expr, visit func(*nameExpr)) {
 		walk(x.x)
 	case *binaryExpr:
 		walk(x.l, x.r)
+	case *sumExpr:
+		walk(x.terms...)
 	case *logicExpr:
 		walk(x.l, x.r)
 	case *compareExpr:

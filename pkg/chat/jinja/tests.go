@@ -29,89 +29,130 @@ func modTest(want int64) testFunc {
 	}
 }
 
-// tests are all tests; filter and test ask the tables themselves.
-var tests map[string]testFunc
-
-func init() {
-	tests = map[string]testFunc{
-		"odd":  modTest(1),
-		"even": modTest(0),
-		"divisibleby": func(rt *runtime, in Value, a args) (bool, error) {
-			p, err := a.bind(1, "num")
-			if err != nil {
-				return false, err
-			}
-			rest, err := binary(rt, "%", in, p[0])
-			return err == nil && equal(rest, int64(0)), err
-		},
-		"defined":   kindTest(func(v Value) bool { return !isUndefined(v) }),
-		"undefined": kindTest(isUndefined),
-		"none":      kindTest(func(v Value) bool { return v == nil }),
-		"boolean":   kindTest(func(v Value) bool { _, ok := v.(bool); return ok }),
-		"true":      kindTest(func(v Value) bool { return v == true }),
-		"false":     kindTest(func(v Value) bool { return v == false }),
-		"integer": kindTest(func(v Value) bool {
-			switch v.(type) {
-			case int64, *big.Int:
-				return true
-			}
-			return false
-		}),
-		"float":  kindTest(func(v Value) bool { _, ok := v.(float64); return ok }),
-		"number": kindTest(isNumber),
-		"string": kindTest(isString),
-		"mapping": kindTest(func(v Value) bool {
-			_, ok := v.(*Dict)
-			return ok
-		}),
-		"sequence": kindTest(func(v Value) bool {
-			switch v.(type) {
-			case string, markup, *List, *Tuple, *Dict, *rangeValue, *undefined:
-				return true
-			}
-			return false
-		}),
-		"iterable": kindTest(func(v Value) bool {
-			switch v.(type) {
-			case string, markup, *List, *Tuple, *Dict, *rangeValue, *dictView, *generator, *undefined, *loopValue:
-				return true
-			}
-			return false
-		}),
-		"callable": kindTest(func(v Value) bool {
-			switch v.(type) {
-			case *function, *macroValue, *loopValue, *undefined:
-				return true
-			}
-			return false
-		}),
-		"escaped": kindTest(func(v Value) bool { _, ok := v.(markup); return ok }),
-		"lower":   func(_ *runtime, in Value, _ args) (bool, error) { s, err := str(in); return isLower(s), err },
-		"upper":   func(_ *runtime, in Value, _ args) (bool, error) { s, err := str(in); return isUpper(s), err },
-		"sameas":  sameAs,
-		"in": func(_ *runtime, in Value, a args) (bool, error) {
-			p, err := a.bind(1, "seq")
-			if err != nil {
-				return false, err
-			}
-			return contains(p[0], in)
-		},
-		"filter": func(_ *runtime, in Value, _ args) (bool, error) {
-			s, ok := text(in)
-			return ok && filters[s] != nil, nil
-		},
-		"test": func(_ *runtime, in Value, _ args) (bool, error) {
-			s, ok := text(in)
-			return ok && tests[s] != nil, nil
-		},
+// testNamed returns the test of a name, or nil.
+func testNamed(name string) testFunc {
+	switch name {
+	case "odd":
+		return modTest(1)
+	case "even":
+		return modTest(0)
+	case "divisibleby":
+		return divisibleBy
+	case "defined":
+		return kindTest(func(v Value) bool { return !isUndefined(v) })
+	case "undefined":
+		return kindTest(isUndefined)
+	case "none":
+		return kindTest(func(v Value) bool { return v == nil })
+	case "boolean":
+		return kindTest(func(v Value) bool { _, ok := v.(bool); return ok })
+	case "true":
+		return kindTest(func(v Value) bool { return v == true })
+	case "false":
+		return kindTest(func(v Value) bool { return v == false })
+	case "integer":
+		return kindTest(isInteger)
+	case "float":
+		return kindTest(func(v Value) bool { _, ok := v.(float64); return ok })
+	case "number":
+		return kindTest(isNumber)
+	case "string":
+		return kindTest(isString)
+	case "mapping":
+		return kindTest(func(v Value) bool { _, ok := v.(*Dict); return ok })
+	case "sequence":
+		return kindTest(isSequence)
+	case "iterable":
+		return kindTest(isIterable)
+	case "callable":
+		return kindTest(isCallable)
+	case "escaped":
+		return kindTest(func(v Value) bool { _, ok := v.(markup); return ok })
+	case "lower":
+		return textTest(isLower)
+	case "upper":
+		return textTest(isUpper)
+	case "sameas":
+		return sameAs
+	case "in":
+		return inTest
+	case "filter":
+		return kindTest(func(v Value) bool { s, ok := text(v); return ok && filterNamed(s) != nil })
+	case "test":
+		return kindTest(func(v Value) bool { s, ok := text(v); return ok && testNamed(s) != nil })
+	case "==", "eq", "equalto":
+		return compareTest("==")
+	case "!=", "ne":
+		return compareTest("!=")
+	case ">", "gt", "greaterthan":
+		return compareTest(">")
+	case ">=", "ge":
+		return compareTest(">=")
+	case "<", "lt", "lessthan":
+		return compareTest("<")
+	case "<=", "le":
+		return compareTest("<=")
 	}
-	for op, names := range map[string][]string{
-		"==": {"==", "eq", "equalto"}, "!=": {"!=", "ne"}, ">": {">", "gt", "greaterthan"}, ">=": {">=", "ge"},
-		"<": {"<", "lt", "lessthan"}, "<=": {"<=", "le"},
-	} {
-		for _, name := range names {
-			tests[name] = compareTest(op)
+	return nil
+}
+
+func isInteger(v Value) bool {
+	switch v.(type) {
+	case int64, *big.Int:
+		return true
+	}
+	return false
+}
+
+func isSequence(v Value) bool {
+	switch v.(type) {
+	case string, markup, *List, *Tuple, *Dict, *rangeValue, *undefined:
+		return true
+	}
+	return false
+}
+
+func isIterable(v Value) bool {
+	switch v.(type) {
+	case *dictView, *generator, *loopValue:
+		return true
+	}
+	return isSequence(v)
+}
+
+func isCallable(v Value) bool {
+	switch v.(type) {
+	case *function, *macroValue, *loopValue, *undefined:
+		return true
+	}
+	return false
+}
+
+func divisibleBy(rt *runtime, in Value, a args) (bool, error) {
+	p, err := a.bind(1, "num")
+	if err != nil {
+		return false, err
+	}
+	rest, err := binary(rt, "%", in, p[0])
+	return err == nil && equal(rest, int64(0)), err
+}
+
+func inTest(_ *runtime, in Value, a args) (bool, error) {
+	p, err := a.bind(1, "seq")
+	if err != nil {
+		return false, err
+	}
+	return contains(p[0], in)
+}
+
+// textTest is a test of what a value prints as.
+func textTest(is func(string) bool) testFunc {
+	return func(_ *runtime, in Value, a args) (bool, error) {
+		if _, err := a.bind(0); err != nil {
+			return false, err
 		}
+		s, err := str(in)
+		return is(s), err
 	}
 }
 

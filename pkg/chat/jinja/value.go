@@ -2,7 +2,6 @@ package jinja
 
 import (
 	"fmt"
-	"iter"
 	"math"
 	"math/big"
 	"slices"
@@ -21,7 +20,7 @@ type (
 	markup string
 	// undefined is a value that was asked for and is not there. Using it for
 	// anything but printing, testing and looping is the error it carries.
-	undefined struct{ why string }
+	undefined struct{ why, name, end string } // the reason, in parts that are joined when it is needed
 	// missing is the state of a variable that has no value.
 	missing struct{}
 	// generator is what lazy filters give: it can be read once.
@@ -43,23 +42,41 @@ type (
 
 // Dict is a Python dict: it keeps the order in which keys came.
 type Dict struct {
-	keys   []Value
-	values []Value
-	index  map[string]int // of string keys, once there are many
+	entries []entry
+	index   map[string]int // of string keys, once there are many
+	// few is where the first entries lie: most dicts are small.
+	few [4]entry
 }
+
+type entry struct{ key, value Value }
 
 const indexFrom = 9
 
 // NewDict returns an empty dict with room for n entries.
-func NewDict(n int) *Dict { return &Dict{keys: make([]Value, 0, n), values: make([]Value, 0, n)} }
+func NewDict(n int) *Dict {
+	d := new(Dict)
+	if d.entries = d.few[:0]; n > len(d.few) {
+		d.entries = make([]entry, 0, n)
+	}
+	return d
+}
+
+// Clone returns a dict with the same entries.
+func (d *Dict) Clone() *Dict {
+	out := NewDict(len(d.entries) + 2)
+	for _, e := range d.entries {
+		out.set(e.key, e.value)
+	}
+	return out
+}
 
 // Len returns the number of entries.
-func (d *Dict) Len() int { return len(d.keys) }
+func (d *Dict) Len() int { return len(d.entries) }
 
 // Get returns the value of a string key.
 func (d *Dict) Get(key string) (Value, bool) {
 	if i := d.find(key); i >= 0 {
-		return d.values[i], true
+		return d.entries[i].value, true
 	}
 	return nil, false
 }
@@ -67,15 +84,32 @@ func (d *Dict) Get(key string) (Value, bool) {
 // Set sets the value of a string key; a key that is there keeps its place.
 func (d *Dict) Set(key string, v Value) { d.set(key, v) }
 
-// All iterates over the entries with string keys, in order.
-func (d *Dict) All() iter.Seq2[string, Value] {
-	return func(yield func(string, Value) bool) {
-		for i, k := range d.keys {
-			if s, ok := k.(string); ok && !yield(s, d.values[i]) {
-				return
-			}
+// Rewrite replaces each value of a string key by what f returns, or removes the
+// entry if that is not to be kept.
+func (d *Dict) Rewrite(f func(key string, v Value) (_ Value, keep bool)) {
+	n := 0
+	for _, e := range d.entries {
+		keep := true
+		if s, ok := e.key.(string); ok {
+			e.value, keep = f(s, e.value)
+		}
+		if keep {
+			d.entries[n] = e
+			n++
 		}
 	}
+	if n < len(d.entries) {
+		d.entries, d.index = d.entries[:n], nil
+	}
+}
+
+// keys lists the keys.
+func (d *Dict) keys() []Value {
+	out := make([]Value, len(d.entries))
+	for i, e := range d.entries {
+		out[i] = e.key
+	}
+	return out
 }
 
 func (d *Dict) set(key, v Value) {
@@ -89,16 +123,16 @@ func (d *Dict) set(key, v Value) {
 		i = d.findAny(key)
 	}
 	if i >= 0 {
-		d.values[i] = v
+		d.entries[i].value = v
 		return
 	}
-	d.keys, d.values = append(d.keys, key), append(d.values, v)
+	d.entries = append(d.entries, entry{key, v})
 	if s, ok := key.(string); ok && d.index != nil {
-		d.index[s] = len(d.keys) - 1
-	} else if d.index == nil && len(d.keys) >= indexFrom {
-		d.index = make(map[string]int, 2*len(d.keys))
-		for i, k := range d.keys {
-			if s, ok := k.(string); ok {
+		d.index[s] = len(d.entries) - 1
+	} else if d.index == nil && len(d.entries) >= indexFrom {
+		d.index = make(map[string]int, 2*len(d.entries))
+		for i := range d.entries {
+			if s, ok := d.entries[i].key.(string); ok {
 				d.index[s] = i
 			}
 		}
@@ -112,8 +146,8 @@ func (d *Dict) find(key string) int {
 		}
 		return -1
 	}
-	for i, k := range d.keys {
-		if s, ok := k.(string); ok && s == key {
+	for i := range d.entries {
+		if s, ok := d.entries[i].key.(string); ok && s == key {
 			return i
 		}
 	}
@@ -121,7 +155,7 @@ func (d *Dict) find(key string) int {
 }
 
 func (d *Dict) findAny(key Value) int {
-	return slices.IndexFunc(d.keys, func(k Value) bool { return equal(k, key) })
+	return slices.IndexFunc(d.entries, func(e entry) bool { return equal(e.key, key) })
 }
 
 // lookup finds any hashable key.
@@ -141,7 +175,7 @@ func (d *Dict) lookup(key Value) (Value, bool, error) {
 	if i < 0 {
 		return nil, false, nil
 	}
-	return d.values[i], true, nil
+	return d.entries[i].value, true, nil
 }
 
 func hashable(v Value) bool {
@@ -255,7 +289,7 @@ func items(v Value) ([]Value, error) {
 	case *Tuple:
 		return v.Items, nil
 	case *Dict:
-		return v.keys, nil
+		return v.keys(), nil
 	case *undefined:
 		return nil, nil
 	case string:
@@ -292,13 +326,17 @@ func chars(s string) []Value {
 func (v *dictView) items() []Value {
 	switch v.kind {
 	case "keys":
-		return v.dict.keys
+		return v.dict.keys()
 	case "values":
-		return v.dict.values
+		out := make([]Value, v.dict.Len())
+		for i, e := range v.dict.entries {
+			out[i] = e.value
+		}
+		return out
 	}
 	out := make([]Value, v.dict.Len())
-	for i := range out {
-		out[i] = &Tuple{[]Value{v.dict.keys[i], v.dict.values[i]}}
+	for i, e := range v.dict.entries {
+		out[i] = &Tuple{[]Value{e.key, e.value}}
 	}
 	return out
 }
@@ -322,7 +360,7 @@ func valueError(format string, args ...any) error {
 	return fmt.Errorf("ValueError: "+format, args...)
 }
 
-func (u *undefined) err() error { return fmt.Errorf("UndefinedError: %s", u.why) }
+func (u *undefined) err() error { return fmt.Errorf("UndefinedError: %s%s%s", u.why, u.name, u.end) }
 
 // asInt returns an integer that fits in an int64, as an index must.
 func asInt(v Value) (int64, bool) {

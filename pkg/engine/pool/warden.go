@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,19 +69,33 @@ func (w *Warden) Admit(ctx context.Context) error {
 	for _, ward := range w.wards {
 		go func() {
 			err := w.admit(ctx, ward)
-			if err != nil {
+			switch {
+			case err == nil:
+			case engine.ReasonOf(err) == engine.Unreachable || engine.ReasonOf(err) == engine.Timeout:
+				err = fmt.Errorf("%s: no engine answers (%w): start it, or correct its address", ward.Name, err)
+			default:
 				err = fmt.Errorf("%s: the engine is not fit to serve: %w", ward.Name, err)
 			}
 			failed <- err
 		}()
 	}
-	var all *multierror.Error
+	all := &multierror.Error{ErrorFormat: lines}
 	for range w.wards {
 		if err := <-failed; err != nil {
 			all = multierror.Append(all, err)
 		}
 	}
 	return all.ErrorOrNil()
+}
+
+// lines prints errors one to a line.
+func lines(errs []error) string {
+	text := make([]string, len(errs))
+	for i, err := range errs {
+		text[i] = err.Error()
+	}
+	slices.Sort(text)
+	return strings.Join(text, "\n")
 }
 
 // admit probes one engine and fills in its row.

@@ -84,9 +84,9 @@ func (e *Engine) serveFlush(w http.ResponseWriter, _ *http.Request) {
 	case err != nil:
 		writeError(w, err)
 	case busy:
-		http.Error(w, "Flush cache failed: there are running or waiting requests.", http.StatusBadRequest)
+		http.Error(w, "The cache was not flushed: requests are running or waiting.", http.StatusBadRequest)
 	default:
-		w.Write([]byte("Cache flushed.\n"))
+		w.Write([]byte("The cache is empty.\n"))
 	}
 }
 

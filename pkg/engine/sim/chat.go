@@ -123,13 +123,13 @@ func (e *Engine) newChat(body *chatBody) (*chatGeneration, error) {
 	}
 	switch {
 	case e.config.Conversations == nil || e.config.Tokenizer == nil:
-		return nil, invalid("This engine was started without a tokenizer and has no chat completions.")
+		return nil, invalid("This engine has no tokenizer, and so no chat completions.")
 	case len(body.Messages) == 0:
-		return nil, invalid("Messages cannot be empty.")
+		return nil, invalid("There are no messages.")
 	case body.Stream && body.ReturnMetaInfo:
-		return nil, invalid("return_meta_info is not supported with streaming. Please set stream=false when using return_meta_info=true.")
+		return nil, invalid("return_meta_info is not supported with streaming.")
 	case body.Stream && body.ReturnPromptTokenIDs:
-		return nil, invalid("return_prompt_token_ids is not supported with streaming. Please set stream=false when using return_prompt_token_ids=true.")
+		return nil, invalid("return_prompt_token_ids is not supported with streaming.")
 	}
 	if string(body.ToolChoice) == `"none"` {
 		body.Tools = nil
@@ -358,6 +358,9 @@ func (e *Engine) streamChat(w http.ResponseWriter, r *http.Request, c *chatGener
 	for {
 		p, ok := e.await(r.Context(), c.generation)
 		if !ok {
+			return
+		}
+		if p.finish != nil && c.unfinished {
 			return
 		}
 		so := text.advance(p.output)

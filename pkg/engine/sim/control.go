@@ -29,7 +29,7 @@ func (e *Engine) servePause(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"message": "Generation paused successfully.", "status": "ok"})
+	writeJSON(w, http.StatusOK, map[string]any{"message": "Generation is paused.", "status": "ok"})
 }
 
 func (e *Engine) serveContinue(w http.ResponseWriter, r *http.Request) {
@@ -46,7 +46,7 @@ func (e *Engine) serveContinue(w http.ResponseWriter, r *http.Request) {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusOK, map[string]any{"message": "Generation continued successfully.", "status": "ok"})
+	writeJSON(w, http.StatusOK, map[string]any{"message": "Generation goes on.", "status": "ok"})
 }
 
 // updateBody is SGLang's request to load weights from a folder.
@@ -78,7 +78,7 @@ func (e *Engine) serveUpdateWeights(w http.ResponseWriter, r *http.Request) {
 		err = fmt.Errorf("the weights in %s have %d tokens, the engine serves %d", body.ModelPath, next.target.shape.Vocab, e.vocab)
 	}
 	if err != nil {
-		answer(http.StatusBadRequest, "Failed to update weights: "+err.Error(), 0)
+		answer(http.StatusBadRequest, "The weights were not replaced: "+err.Error(), 0)
 		return
 	}
 	type result struct {
@@ -128,13 +128,13 @@ func (e *Engine) serveUpdateWeights(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case got.refused:
-		answer(http.StatusBadRequest, "Cache flush failed after updating weights: requests are running; send flush_cache=false, or pause with retract or abort.", 0)
+		answer(http.StatusBadRequest, "The weights were not replaced: the cache cannot be flushed while requests run. Send flush_cache=false, or pause with retract or abort.", 0)
 	case body.WeightVersion != nil:
 		e.log.Info("weights replaced", "path", body.ModelPath, "version", *body.WeightVersion)
-		answer(http.StatusOK, "Succeeded to update model weights. Weight version updated to "+*body.WeightVersion+".", got.paused)
+		answer(http.StatusOK, "The weights were replaced; their version is "+*body.WeightVersion+".", got.paused)
 	default:
 		e.log.Info("weights replaced", "path", body.ModelPath)
-		answer(http.StatusOK, "Succeeded to update model weights.", got.paused)
+		answer(http.StatusOK, "The weights were replaced.", got.paused)
 	}
 }
 
@@ -162,7 +162,7 @@ func (e *Engine) serveUpdateVersion(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]any{
-		"success": true, "message": "Weight version updated to " + *body.NewVersion, "new_version": *body.NewVersion,
+		"success": true, "message": "The weight version is " + *body.NewVersion, "new_version": *body.NewVersion,
 	})
 }
 

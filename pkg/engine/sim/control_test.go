@@ -143,7 +143,7 @@ func TestPauseModes(t *testing.T) {
 			held := background(t, engine, object{"rid": "b", "text": "b", "sampling_params": object{"max_new_tokens": 2}})
 			update := fmt.Sprintf(`{"model_path":%q,"weight_version":"2","flush_cache":true}`, modelPath)
 			if mode == "in_place" {
-				if answer := post(t, engine, "/update_weights_from_disk", update, 400); !strings.Contains(answer, "flush") {
+				if answer := post(t, engine, "/update_weights_from_disk", update, 400); !strings.Contains(answer, "flushed") {
 					t.Errorf("an update that cannot flush says %s", answer)
 				}
 				update = strings.Replace(update, `"flush_cache":true`, `"flush_cache":false`, 1)
@@ -220,6 +220,19 @@ func TestUpdateChangesTheDistribution(t *testing.T) {
 	post(t, engine, "/update_weights_from_disk", fmt.Sprintf(`{"model_path":%q}`, folder), 200)
 	if r := generate(t, engine, object{"text": "a", "sampling_params": object{"max_new_tokens": 6}}); r.Text != "xxxxxx" {
 		t.Errorf("the new policy says %q", r.Text)
+	}
+	// A draft in the folder comes with the policy: as it says the same, all is accepted.
+	before := counter(t, engine, "sheaf_sim_correct_tokens_total")
+	if err := os.MkdirAll(filepath.Join(folder, "draft"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "draft", "model.safetensors"), file.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	post(t, engine, "/update_weights_from_disk", fmt.Sprintf(`{"model_path":%q}`, folder), 200)
+	r := generate(t, engine, object{"text": "a", "sampling_params": object{"max_new_tokens": 9}})
+	if r.Meta.Correct != r.Meta.Proposed || r.Meta.Verify != 2 || before != 0 {
+		t.Errorf("%d of %d accepted in %d verifies, %g before the draft came", r.Meta.Correct, r.Meta.Proposed, r.Meta.Verify, before)
 	}
 	post(t, engine, "/update_weights_from_disk", `{"model_path":"/does/not/exist"}`, 400)
 	post(t, engine, "/update_weights_from_disk", fmt.Sprintf(`{"model_path":%q}`, t.TempDir()), 400)

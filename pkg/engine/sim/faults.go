@@ -117,6 +117,7 @@ var hazards = map[int]fault{
 		writeError(w, invalid("Duplicate request ID detected: %s", gen.rid))
 	}},
 	30: {prepare: func(gen *generation, rule *FaultRule) { gen.padding = cmp.Or(rule.Bytes, 8<<20) }},
+	32: {prepare: func(gen *generation, _ *FaultRule) { gen.unfinished = true }},
 	35: {instead: invalidAbort},
 	36: {prepare: func(gen *generation, _ *FaultRule) {
 		gen.cut = &cut{after: 1, end: finish{kind: finishStop, stop: "NaN happened"}}

@@ -117,6 +117,22 @@ func TestScriptedHazards(t *testing.T) {
 	}
 }
 
+// TestHazard32 lets streams end without a finish reason.
+func TestHazard32(t *testing.T) {
+	engine := withChat(t, func(c *sim.Config) { c.Faults = rules(t, "faults: [{hazard: 32, share: 1}]") })
+	_, body := call(t, engine, "POST", "/generate", `{"text":"a","stream":true,"sampling_params":{"max_new_tokens":9}}`)
+	list, done := events(t, body)
+	for _, e := range list {
+		if e.Meta.FinishReason != nil {
+			t.Errorf("an event has the finish reason %+v", e.Meta.FinishReason)
+		}
+	}
+	_, chunks := complete(t, engine, object{"messages": user("a"), "max_tokens": 9, "stream": true})
+	if done || bytes.Contains(chunks, []byte("[DONE]")) {
+		t.Error("a stream says that it is done")
+	}
+}
+
 // TestHazard11 aborts one request and with it whatever else runs.
 func TestHazard11(t *testing.T) {
 	engine := newEngine(t, func(c *sim.Config) { slow(c); c.Faults = rules(t, "faults: [{hazard: 11, requests: [1]}]") })

@@ -46,8 +46,9 @@ type generation struct {
 	// What a scripted fault does to the reply.
 	alter          func(*progress)
 	delay          time.Duration
-	padding        int // bytes of routed_experts
-	extraReasoning int // reasoning_tokens beyond the completion
+	padding        int  // bytes of routed_experts
+	extraReasoning int  // reasoning_tokens beyond the completion
+	unfinished     bool // a stream ends before its last event
 }
 
 func (e *Engine) serveGenerate(w http.ResponseWriter, r *http.Request) {
@@ -123,15 +124,18 @@ func (e *Engine) newGeneration(body *generateBody) (*generation, error) {
 	if err := sampling.validate(e.vocab); err != nil {
 		return nil, invalid("%s", err)
 	}
+	if n := body.TopLogprobsNum; n < 0 || n > e.vocab {
+		return nil, invalid("top_logprobs_num must be in [0, %d], got %d", e.vocab, n)
+	}
 	tok := e.config.Tokenizer
 	ids := []int32(body.InputIDs)
 	switch {
 	case body.InputIDs == nil && body.Text == nil:
-		return nil, invalid("Either text or input_ids should be provided.")
+		return nil, invalid("Give text or input_ids.")
 	case tok == nil && body.InputIDs == nil:
-		return nil, invalid("The engine initialized with skip_tokenizer_init=True cannot accept text prompts. Please provide input_ids.")
+		return nil, invalid("This engine has no tokenizer: give input_ids, not text.")
 	case tok == nil && (len(sampling.Stop) > 0 || sampling.MinNewTokens > 0):
-		return nil, invalid("stop and min_new_tokens need a tokenizer, and this engine was started without one.")
+		return nil, invalid("stop and min_new_tokens need a tokenizer, and this engine has none.")
 	case body.InputIDs == nil:
 		ids = tok.Encode(*body.Text, true)
 	}
@@ -145,11 +149,11 @@ func (e *Engine) newGeneration(body *generateBody) (*generation, error) {
 	}
 	limit := e.config.ContextLength
 	if len(ids) >= limit {
-		return nil, invalid("The input (%d tokens) is longer than the model's context length (%d tokens).", len(ids), limit)
+		return nil, invalid("The input has %d tokens; it has to be shorter than the model's context length, %d.", len(ids), limit)
 	}
 	if total := len(ids) + sampling.MaxNewTokens; total > limit {
-		return nil, invalid("Requested token count exceeds the model's maximum context length of %d tokens: %d tokens from the input and %d for the completion.",
-			limit, len(ids), sampling.MaxNewTokens)
+		return nil, invalid("An input of %d tokens and %d new ones exceed the model's context length, %d.",
+			len(ids), sampling.MaxNewTokens, limit)
 	}
 	rid := ""
 	if body.RID != nil {
@@ -238,6 +242,9 @@ func (e *Engine) stream(w http.ResponseWriter, r *http.Request, gen *generation)
 	for {
 		p, ok := e.await(r.Context(), gen)
 		if !ok {
+			return
+		}
+		if p.finish != nil && gen.unfinished {
 			return
 		}
 		so := text.advance(p.output)

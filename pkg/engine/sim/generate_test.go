@@ -76,6 +76,7 @@ func TestGenerateRefuses(t *testing.T) {
 		{"several samples", `{"text":"a","sampling_params":{"n":2,"max_new_tokens":1}}`, 400, nested},
 		{"a grammar", `{"text":"a","sampling_params":{"regex":"a*","max_new_tokens":1}}`, 400, nested},
 		{"a minimum above the maximum", `{"text":"a","sampling_params":{"min_new_tokens":2,"max_new_tokens":1}}`, 400, nested},
+		{"fewer than no alternatives", `{"text":"a","top_logprobs_num":-5,"sampling_params":{"max_new_tokens":1}}`, 400, nested},
 		{"a bias for no token", `{"text":"a","sampling_params":{"logit_bias":{"x":1},"max_new_tokens":1}}`, 400, nested},
 	}
 	engine := newEngine(t, func(c *sim.Config) { c.ContextLength = 40 })
@@ -99,7 +100,7 @@ func TestGenerateRefuses(t *testing.T) {
 	})
 	t.Run("a stream", func(t *testing.T) {
 		status, body := call(t, engine, "POST", "/generate", `{"stream":true}`)
-		want := "data: {\"error\":{\"message\":\"Either text or input_ids should be provided.\"}}\n\ndata: [DONE]\n\n"
+		want := "data: {\"error\":{\"message\":\"Give text or input_ids.\"}}\n\ndata: [DONE]\n\n"
 		if status != 200 || string(body) != want {
 			t.Errorf("status %d, body %s", status, body)
 		}
@@ -403,5 +404,19 @@ func BenchmarkGenerate(b *testing.B) {
 				b.ReportMetric(float64(256*b.N)/b.Elapsed().Seconds(), "tok/s")
 			})
 		}
+	}
+}
+
+// BenchmarkLongPrompt is a turn of a long conversation: most of it is cached.
+func BenchmarkLongPrompt(b *testing.B) {
+	engine := newEngine(b, func(c *sim.Config) { c.ContextLength = 1 << 20 })
+	for _, tokens := range []int{2_000, 100_000} {
+		b.Run(fmt.Sprint(tokens), func(b *testing.B) {
+			body := `{"input_ids":[` + strings.Repeat("100,", tokens-1) + `1],"return_logprob":true,"sampling_params":{"max_new_tokens":32,"ignore_eos":true}}`
+			b.ReportAllocs()
+			for b.Loop() {
+				call(b, engine, "POST", "/generate", body)
+			}
+		})
 	}
 }

@@ -35,7 +35,7 @@ func (e *Engine) serveModelInfo(w http.ResponseWriter, _ *http.Request) {
 func (e *Engine) serveWeightVersion(w http.ResponseWriter, _ *http.Request) {
 	if !e.config.Dialect.weightVersionRoute {
 		writeError(w, &statusError{status: http.StatusNotFound, errType: "404",
-			message: "Endpoint '/get_weight_version' or '/weight_version' is deprecated. Please use '/model_info' instead."})
+			message: "This release reports the weight version in /model_info."})
 		return
 	}
 	l, err := e.load()

@@ -3,7 +3,7 @@ package sim_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/sheaf-rl/sheaf/internal/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }

@@ -222,7 +222,6 @@ func appendSpans(buf []byte, p *progress) []byte {
 
 // appendTimes appends the time keys of an engine that keeps metrics.
 func appendTimes(buf []byte, p *progress) []byte {
-	buf = appendEpoch(append(buf, `,"request_received_ts":`...), p.received)
 	if !p.prefillStarted.IsZero() {
 		buf = appendSeconds(append(buf, `,"queue_time":`...), p.prefillStarted.Sub(p.received))
 		buf = appendEpoch(append(buf, `,"forward_entry_time":`...), p.prefillStarted)
@@ -233,6 +232,7 @@ func appendTimes(buf []byte, p *progress) []byte {
 	if p.finish == nil {
 		return buf
 	}
+	buf = appendEpoch(append(buf, `,"request_received_ts":`...), p.received)
 	buf = appendEpoch(append(buf, `,"request_finished_ts":`...), p.finished)
 	if took := p.finished.Sub(p.prefillFinished).Seconds(); len(p.output) > 1 && took > 0 {
 		buf = appendFloat(append(buf, `,"decode_throughput":`...), float64(len(p.output)-1)/took)

@@ -159,7 +159,7 @@ func (r *request) edit(logits []float32, ahead []int32, minusInf float32) {
 	}
 	if r.counts != nil {
 		for id, n := range r.countsWith(ahead) {
-			logits[id] -= float32(p.FrequencyPenalty*float64(n) + p.PresencePenalty)
+			logits[id] -= float32(float64(p.FrequencyPenalty*float64(n)) + p.PresencePenalty)
 		}
 		if p.RepetitionPenalty != 1 {
 			seen := map[int32]bool{}
@@ -180,7 +180,9 @@ func (r *request) edit(logits []float32, ahead []int32, minusInf float32) {
 	}
 	if r.generated()+len(ahead) < p.MinNewTokens {
 		for id := range r.stops {
-			logits[id] = minusInf
+			if id >= 0 && int(id) < len(logits) { // nothing says that a stop is a token
+				logits[id] = minusInf
+			}
 		}
 	}
 }
