@@ -28,7 +28,7 @@ e2e: ## the built binaries as processes, from outside
 	$(GO) test -tags e2e -count=1 -timeout 5m ./e2e
 
 bench: ## benchmarks, each beside its budget
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+	$(GO) run ./scripts/bench
 
 contract: ## our requests and replies against the models of SGLang's own wheels (Python)
 	sh scripts/contract/contract.sh
