@@ -24,7 +24,11 @@ type observer struct {
 	out  *os.File
 	bell chan struct{}
 
-	ledger  jetstream.Stream // once it exists
+	mu     sync.Mutex
+	live   context.Context // ends with the connection
+	lost   context.CancelFunc
+	ledger jetstream.Stream // once it exists
+
 	stop    context.CancelFunc
 	stopped sync.WaitGroup
 	first   chan struct{} // closed with the first entry
@@ -36,25 +40,24 @@ type observer struct {
 const glance = 20 * time.Millisecond
 
 func observe(url, run, path string) (*observer, error) {
-	nc, err := nats.Connect(url, nats.Name("chaos observer"), nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
-		nats.ReconnectBufSize(-1), nats.RetryOnFailedConnect(true), nats.PingInterval(time.Second))
+	o := &observer{run: run, bell: make(chan struct{}, 1), first: make(chan struct{})}
+	o.live, o.lost = context.WithCancel(context.Background())
+	// It is back before any controller is, which could compact what nobody has read.
+	var err error
+	o.nc, err = nats.Connect(url, nats.Name("chaos observer"), nats.MaxReconnects(-1), nats.ReconnectWait(2*time.Millisecond), nats.ReconnectJitter(0, 0),
+		nats.ReconnectBufSize(-1), nats.RetryOnFailedConnect(true), nats.PingInterval(time.Second),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { o.disconnected() }), nats.ReconnectHandler(func(*nats.Conn) { o.ring() }))
 	if err != nil {
 		return nil, err
 	}
-	o := &observer{nc: nc, run: run, bell: make(chan struct{}, 1), first: make(chan struct{})}
-	if o.js, err = jetstream.New(nc, jetstream.WithDefaultTimeout(time.Second)); err != nil {
+	if o.js, err = jetstream.New(o.nc, jetstream.WithDefaultTimeout(time.Second)); err != nil {
 		return nil, err
 	}
 	if o.out, err = os.Create(path); err != nil {
 		return nil, err
 	}
 	// What is published may be refused, so it only rings: the stream has the truth.
-	_, err = nc.Subscribe(o.log(), func(*nats.Msg) {
-		select {
-		case o.bell <- struct{}{}:
-		default:
-		}
-	})
+	_, err = o.nc.Subscribe(o.log(), func(*nats.Msg) { o.ring() })
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +65,21 @@ func observe(url, run, path string) (*observer, error) {
 	o.stop = cancel
 	o.stopped.Go(func() { o.err = o.follow(ctx) })
 	return o, nil
+}
+
+func (o *observer) ring() {
+	select {
+	case o.bell <- struct{}{}:
+	default:
+	}
+}
+
+// disconnected ends the call in flight: its answer will not come.
+func (o *observer) disconnected() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lost()
+	o.live, o.lost = context.WithCancel(context.Background())
 }
 
 func (o *observer) log() string { return "sheaf." + o.run + ".led.log" }
@@ -97,6 +115,9 @@ func (o *observer) follow(ctx context.Context) error {
 func (o *observer) next(ctx context.Context, seq uint64) (*jetstream.RawStreamMsg, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+	o.mu.Lock()
+	defer context.AfterFunc(o.live, cancel)()
+	o.mu.Unlock()
 	if o.ledger == nil {
 		var err error
 		if o.ledger, err = o.js.Stream(ctx, "SHEAF_LEDGER_"+o.run); err != nil {

@@ -81,7 +81,7 @@ func (j *judgement) report(n int64, dir string, groups []group, trained []*sampl
 		j.violate(unbalanced, "step %d: %+v; the samples train %d tokens, the generations are %d", n, b, loss, kept)
 	}
 	if u := b.EngineUnclaimed; u != nil && (*u < 0 || j.ev.shape.Calm && *u != 0) {
-		j.violate(unbalanced, "step %d: engine_unclaimed is %d", n, *u)
+		j.violate(unclaimed, "step %d: engine_unclaimed is %d, generated %d, probe %d", n, *u, b.Generated, b.Probe)
 	}
 	j.Claimed += b.Generated
 	j.Probes += b.Probe

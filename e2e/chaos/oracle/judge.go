@@ -15,6 +15,7 @@ const (
 	misversioned = "misversioned" // under weights that did not make it
 	foreign      = "foreign"      // not what an engine generated
 	unbalanced   = "books"        // tokens that do not add up
+	unclaimed    = "unclaimed"    // engine_unclaimed below 0, or not 0 without a fault
 	ledger       = "ledger"       // a log that no correct controller writes
 	files        = "files"        // files that contradict each other or the log
 	replayed     = "replay"       // other bytes when made again
