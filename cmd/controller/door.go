@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -117,7 +118,7 @@ func (c statusCmd) address() (string, error) {
 func printStatus(body []byte) error {
 	var s struct {
 		Status  controller.Status     `json:"status"`
-		Workers int                   `json:"workers"`
+		Workers *int                  `json:"workers"`
 		Engines []rollout.EngineEntry `json:"engines"`
 	}
 	if err := json.Unmarshal(body, &s); err != nil {
@@ -132,7 +133,11 @@ func printStatus(body []byte) error {
 	if st.Error != "" {
 		fmt.Println("failed:", st.Error)
 	}
-	fmt.Printf("%d workers, %d engines\n", s.Workers, len(s.Engines))
+	workers := "unknown"
+	if s.Workers != nil {
+		workers = strconv.Itoa(*s.Workers)
+	}
+	fmt.Printf("%s workers, %d engines\n", workers, len(s.Engines))
 	for _, e := range s.Engines {
 		fmt.Printf("  %s  %s  %s  %s\n", e.ID, e.State, e.Version, e.URL)
 	}

@@ -243,7 +243,7 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.
 	})
 	if r.cfg.Worker.Embedded {
 		w, err := assemble.NewWorker(ctx, conn, assemble.Options{
-			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8]}, Log: r.log.With("part", "worker"),
+			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8], InProcess: r.cfg.NATS.Embedded}, Log: r.log.With("part", "worker"),
 		})
 		if err != nil {
 			return err
@@ -268,15 +268,18 @@ func (r *runner) controllerConfig(engines *pool.Warden, prompts *prompt.Source, 
 	if deadline == 0 {
 		deadline = autoDeadline(ro.Sampling.MaxNewTokens)
 	}
+	stall := time.Duration(ro.StepDeadline)
+	if stall == 0 {
+		stall = max(10*time.Minute, 4*deadline)
+	}
 	return controller.Config{
 		Run: r.claim, Meter: engines, Prompts: prompts, Codec: codec, Steps: int64(cfg.Run.Steps), Groups: ro.OverSamplingBatchSize,
 		Episodes: ro.NSamplesPerPrompt, RunName: cfg.Run.Name, Sampling: ro.Sampling.Spec(), MaxContext: ro.MaxContextLen,
-		EpisodeDeadline: deadline, Patience: patience, StallLimit: max(10*time.Minute, 4*deadline),
+		EpisodeDeadline: deadline, Retries: ro.Retries,
+		Patience: min(patience, stall/4), StallLimit: stall,
 		Step: step.Config{
 			Run: cfg.Run.Name, BatchSize: ro.BatchSize, SamplesPerPrompt: ro.NSamplesPerPrompt,
-			// Until failed siblings are run again, a group may be short: an engine's
-			// fault then costs the episode and not the group.
-			MinValid: max(1, ro.MinValidPerGroup), Filter: step.Filter(ro.DynamicFilter),
+			MinValid: ro.MinValidPerGroup, Filter: step.Filter(ro.DynamicFilter),
 			Estimator: step.Estimator(cfg.Train.Estimator), Normalize: cfg.Train.Normalize, StdNormalize: cfg.Train.StdNormalize,
 			MaskTruncated: ro.MaskTruncated, Temperature: ro.Sampling.Temperature, MaxContext: ro.MaxContextLen,
 		},

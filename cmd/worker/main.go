@@ -45,6 +45,7 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitFenced = 3
 )
 
 func run(args []string) int {
@@ -61,6 +62,9 @@ func run(args []string) int {
 	}
 	if err := c.work(); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
+		if errors.Is(err, bus.ErrFenced) {
+			return exitFenced
+		}
 		return exitFailed
 	}
 	return exitDone

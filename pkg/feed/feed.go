@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -33,16 +34,11 @@ func Handler(run string, c Control) http.Handler {
 	registry.MustRegister(newCollector(run, c))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
-		workers, err := c.Workers(r.Context())
-		if err != nil {
-			problem(w, http.StatusServiceUnavailable, "the bus does not answer", err)
-			return
-		}
 		reply(w, struct {
-			Status  any `json:"status"`
-			Workers int `json:"workers"`
-			Engines any `json:"engines"`
-		}{c.Status(), workers, c.Engines()})
+			Status  any  `json:"status"`
+			Workers *int `json:"workers"`
+			Engines any  `json:"engines"`
+		}{c.Status(), countWorkers(r.Context(), c), c.Engines()})
 	})
 	mux.HandleFunc("GET /v1/engines", func(w http.ResponseWriter, _ *http.Request) { reply(w, c.Engines()) })
 	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, _ *http.Request) {
@@ -64,6 +60,21 @@ func Handler(run string, c Control) http.Handler {
 		problem(w, http.StatusNotFound, "nothing at "+r.Method+" "+r.URL.Path, nil)
 	})
 	return mux
+}
+
+// busWait bounds what a status waits for the bus: it must be there when the bus
+// is not.
+const busWait = time.Second
+
+// countWorkers is nil when the bus does not answer.
+func countWorkers(ctx context.Context, c Control) *int {
+	ctx, cancel := context.WithTimeout(ctx, busWait)
+	defer cancel()
+	n, err := c.Workers(ctx)
+	if err != nil {
+		return nil
+	}
+	return &n
 }
 
 func reply(w http.ResponseWriter, v any) {

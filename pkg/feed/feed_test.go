@@ -41,7 +41,7 @@ func TestDoor(t *testing.T) {
 		want               []string
 	}{
 		{"status", "GET", "/v1/status", control{}, 200, []string{`"phase":"collecting"`, `"workers":2`, `"e1"`}},
-		{"status without a bus", "GET", "/v1/status", control{workersErr: boom}, 503, []string{"boom", `"status":503`}},
+		{"status without a bus", "GET", "/v1/status", control{workersErr: boom}, 200, []string{`"workers":null`}},
 		{"engines", "GET", "/v1/engines", control{}, 200, []string{`"dead"`}},
 		{"no report yet", "GET", "/v1/report", control{}, 404, []string{"no step is committed yet"}},
 		{"report", "GET", "/v1/report", control{report: report}, 200, []string{`"step":3`}},

@@ -49,6 +49,10 @@ type Conn struct {
 	mu   sync.Mutex
 	live context.Context // ends when the connection is lost
 	lost context.CancelCauseFunc
+	// since is when the connection was lost; zero while there is one. outages
+	// counts the losses.
+	since   time.Time
+	outages int
 }
 
 var errDisconnected = errors.New("connection to NATS lost")
@@ -121,6 +125,7 @@ func (c *Conn) options() ([]nats.Option, error) {
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(3), nats.Timeout(2 * time.Second),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { c.disconnected() }),
+		nats.ReconnectHandler(func(*nats.Conn) { c.reconnected() }),
 		nats.ClosedHandler(func(*nats.Conn) { c.disconnected() }),
 	}
 	switch {
@@ -185,6 +190,26 @@ func (c *Conn) disconnected() {
 	defer c.mu.Unlock()
 	c.lost(errDisconnected)
 	c.live, c.lost = context.WithCancelCause(context.Background())
+	if c.since.IsZero() {
+		c.since = time.Now()
+		c.outages++
+	}
+}
+
+func (c *Conn) reconnected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = time.Time{}
+}
+
+// outage is for how long there has been no connection, and how many there were.
+func (c *Conn) outage() (time.Duration, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.since.IsZero() {
+		return 0, c.outages
+	}
+	return time.Since(c.since), c.outages
 }
 
 // bound returns ctx bounded by d and by the life of the current connection.

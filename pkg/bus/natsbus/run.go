@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +50,7 @@ type Run struct {
 	entries  []logEntry // of the log, to know what may be compacted
 	jobFence uint64
 	resFence uint64
+	swept    int // outages before the last sweep
 }
 
 // logEntry is where an entry of the log stands.
@@ -90,6 +93,10 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 		return nil, err
 	}
 	if err := r.refreshFences(ctx); err != nil {
+		return nil, err
+	}
+	r.swept = -1 // what came before this process may have been killed as well
+	if err := r.Sweep(ctx); err != nil {
 		return nil, err
 	}
 	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
@@ -422,6 +429,49 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 		return err
 	}
 	return r.compact(ctx)
+}
+
+// Outage is for how long there has been no connection to the server.
+func (r *Run) Outage() time.Duration {
+	d, _ := r.c.outage()
+	return d
+}
+
+// Sweep purges the subjects of trimmed waves that are there again.
+func (r *Run) Sweep(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, outages := r.c.outage()
+	if outages == r.swept {
+		return nil
+	}
+	for _, p := range []struct {
+		stream jetstream.Stream
+		prefix string
+	}{{r.results, r.n.root + "res."}, {r.jobs, r.n.root + "jobs."}} {
+		found, err := subjects(ctx, r.c, p.stream, p.prefix+">")
+		if err != nil {
+			return err
+		}
+		waves := map[int64]bool{}
+		for subject := range found {
+			head, _, _ := strings.Cut(strings.TrimPrefix(subject, p.prefix), ".")
+			if wave, err := strconv.ParseInt(head, 10, 64); err == nil && wave < r.state.Trimmed {
+				waves[wave] = true
+			}
+		}
+		for wave := range waves {
+			subject := fmt.Sprintf("%s%d.>", p.prefix, wave)
+			err := r.c.retry(ctx, "sweep "+subject, func(ctx context.Context) error {
+				return p.stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	r.swept = outages
+	return nil
 }
 
 // compact drops the front of the log: everything before the last entry that is
