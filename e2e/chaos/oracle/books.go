@@ -16,6 +16,7 @@ type reportFile struct {
 		Episodes     int            `json:"episodes"`
 		Outcomes     map[string]int `json:"outcomes"`
 		Dispositions map[string]int `json:"dispositions"`
+		Retried      map[string]int `json:"retried"`
 		Books        struct {
 			Generated       int64            `json:"generated"`
 			Trained         int64            `json:"trained"`
@@ -31,8 +32,9 @@ type reportFile struct {
 	} `json:"ledger"`
 }
 
-// report compares a step's report with its groups, and adds to the run's books.
-func (j *judgement) report(n int64, dir string, groups []group, trained []*sample) {
+// report compares a step's report with its groups and the number of its superseded
+// results (-1: not known), and adds to the run's books.
+func (j *judgement) report(n int64, dir string, groups []group, trained []*sample, superseded int) {
 	text, err := os.ReadFile(filepath.Join(dir, "report.json"))
 	if err != nil {
 		j.violate(files, "step %d: %v", n, err)
@@ -65,6 +67,13 @@ func (j *judgement) report(n int64, dir string, groups []group, trained []*sampl
 	if r.Step != n || l.Groups != len(groups) || l.Episodes != episodes || !maps.Equal(l.Outcomes, outcomes) || !maps.Equal(l.Dispositions, dispositions) {
 		j.violate(files, "step %d: the report has %d groups, %d episodes, %v, %v; the groups are %d, %d, %v, %v",
 			n, l.Groups, l.Episodes, l.Outcomes, l.Dispositions, len(groups), episodes, outcomes, dispositions)
+	}
+	retried := 0
+	for _, k := range l.Retried {
+		retried += k
+	}
+	if superseded >= 0 && retried != superseded {
+		j.violate(files, "step %d: the report counts %d tries that ran again, the manifest names %d", n, retried, superseded)
 	}
 	var loss int64
 	for _, s := range trained {
