@@ -4,6 +4,8 @@ STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: help build test race lint e2e bench contract weights test-models
 
+include e2e/chaos/chaos.mk
+
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
