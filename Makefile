@@ -4,8 +4,6 @@ STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: help build test race lint e2e bench contract weights test-models
 
-include e2e/chaos/chaos.mk
-
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -40,3 +38,5 @@ contract: ## our requests and replies against the models of SGLang's own wheels 
 
 weights: ## make the tiny model's weights anew
 	$(GO) run ./scripts/tinyweights
+
+include e2e/chaos/chaos.mk
