@@ -182,6 +182,16 @@ func TestLoadBad(t *testing.T) {
 			},
 		},
 		{
+			name: "a password in an engine's address",
+			text: "model: {path: m}\ndata: {prompts: p}\nreward: {type: exact}\nengines:\n- url: http://u:hush@b:1\n- url: https://hush@b:2\n- url: http://b:3\n",
+			set:  []string{"engines.2.url=http://u:hush@b:3"},
+			want: []string{
+				"--set: engines.2.url: holds a user name or a password",
+				"c.yaml:5: engines.0.url: holds a user name or a password",
+				"c.yaml:6: engines.1.url: holds a user name or a password",
+			},
+		},
+		{
 			name: "bad overrides",
 			text: minimal,
 			set:  []string{"nonsense", "run.stepz=2", "run.steps=x", "engines.4.url=http://b:1", "run.steps.x=1", "api.token={", "rollout.batch_size=0"},
@@ -309,7 +319,7 @@ func TestShippedConfigs(t *testing.T) {
 }
 
 func TestSecretsStayHidden(t *testing.T) {
-	cfg, err := loadText(t, minimal+"nats: {token: \"${TOKEN}\"}\napi: {token: tok-s3cret}\n", "engines.0.url=http://me:tok-s3cret@a:1")
+	cfg, err := loadText(t, minimal+"nats: {token: \"${TOKEN}\"}\napi: {token: tok-s3cret}\n", "session.agent.http=http://me:tok-s3cret@a:1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,11 +337,11 @@ func TestSecretsStayHidden(t *testing.T) {
 			t.Errorf("a secret is shown: %s", shown)
 		}
 	}
-	if red.Engines[0].URL != "http://a:1" || red.NATS.Token != hidden || cfg.NATS.Token.Reveal() != "tok-s3cret" {
+	if red.Session.Agent.HTTP != "http://a:1" || red.NATS.Token != hidden || cfg.NATS.Token.Reveal() != "tok-s3cret" {
 		t.Errorf("redacted to %+v", red)
 	}
 	// What is redacted differs in nothing else.
-	red.NATS.Token, red.API.Token, red.Engines[0].URL, red.Session.Agent.Env = cfg.NATS.Token, cfg.API.Token, cfg.Engines[0].URL, cfg.Session.Agent.Env
+	red.NATS.Token, red.API.Token, red.Session.Agent = cfg.NATS.Token, cfg.API.Token, cfg.Session.Agent
 	if !reflect.DeepEqual(red, cfg) {
 		t.Errorf("redacted form lost something:\n%+v\n%+v", red, cfg)
 	}

@@ -116,6 +116,9 @@ func (c *Config) validateEngines(r *report) {
 				r.problem(engineKey(i, "url"), "is the same engine as engines.%d; remove one", first)
 			}
 			seen[bare] = i
+			if hasUser(e.URL) {
+				r.problem(engineKey(i, "url"), "holds a user name or a password, which workers have no safe way to learn; remove it")
+			}
 		}
 		r.atLeast(engineKey(i, "max_inflight"), e.MaxInflight, 0)
 	}
@@ -327,6 +330,12 @@ func (r *report) serverURL(key, v string, schemes ...string) bool {
 		return false
 	}
 	return true
+}
+
+// hasUser tells a URL with a user name or a password.
+func hasUser(v string) bool {
+	u, err := url.Parse(v)
+	return err == nil && u.User != nil
 }
 
 func isLoopback(address string) bool {

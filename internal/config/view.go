@@ -22,9 +22,6 @@ func (c *Config) Redacted() (*Config, error) {
 	for i, u := range out.NATS.URLs {
 		out.NATS.URLs[i] = withoutUser(u)
 	}
-	for i := range out.Engines {
-		out.Engines[i].URL = withoutUser(out.Engines[i].URL)
-	}
 	out.Session.Agent.HTTP = withoutUser(out.Session.Agent.HTTP)
 	out.Reward.URL = withoutUser(out.Reward.URL)
 	return out, nil

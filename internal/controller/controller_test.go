@@ -311,6 +311,44 @@ func (l *lossyRun) Load(ctx context.Context, recs []bus.Receipt, f func(bus.Rece
 	return l.Run.Load(ctx, recs, f)
 }
 
+// TestUndecodableResultCostsItsEpisode: a result that is stored well and cannot be
+// read is a failed episode of the step, and the run goes on.
+func TestUndecodableResultCostsItsEpisode(t *testing.T) {
+	b := newBed(t)
+	b.work(1, nil)
+	w := &watcher{}
+	if err := b.controllerOn(&unreadRun{Run: b.open()}, w, 2).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, 0), "report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep step.Report
+	if err := json.Unmarshal(data, &rep); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"accepted": 8, "discarded(worker/undecodable)": 1, "discarded(group_incomplete)": 3}
+	if len(w.done) != 2 || w.retried != 0 || !maps.Equal(rep.Ledger.Dispositions, want) || rep.Ledger.Failures["worker/undecodable"] != 1 {
+		t.Errorf("steps %v, %d run again, dispositions %v, failures %v", w.done, w.retried, rep.Ledger.Dispositions, rep.Ledger.Failures)
+	}
+}
+
+// unreadRun loads the result of one episode as the bus does when it cannot be decoded.
+type unreadRun struct{ *natsbus.Run }
+
+func (u *unreadRun) Load(ctx context.Context, recs []bus.Receipt, f func(bus.Receipt, *rollout.Episode) error) error {
+	return u.Run.Load(ctx, recs, func(r bus.Receipt, e *rollout.Episode) error {
+		if r.Episode == (rollout.EpisodeID{Index: 2}) {
+			e = &rollout.Episode{
+				ID: r.Episode, Attempt: r.Attempt, Outcome: rollout.OutcomeFailed,
+				Failure: rollout.NewFailure(rollout.BoundaryWorker, "undecodable", false, nil),
+			}
+		}
+		return f(r, e)
+	})
+}
+
 func TestEmptyStepIsAStep(t *testing.T) {
 	b := newBed(t)
 	b.work(1, func(rollout.EpisodeID) bool { return true })

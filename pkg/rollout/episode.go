@@ -96,7 +96,7 @@ type Timing struct {
 func (e *Episode) CompletionTokens() int64 {
 	var n int64
 	for _, g := range e.Generations {
-		n += g.Completion()
+		n = Add(n, g.Completion())
 	}
 	return n
 }
