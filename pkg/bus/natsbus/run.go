@@ -513,19 +513,38 @@ func (r *Run) PutEngine(ctx context.Context, e rollout.EngineEntry) error {
 	return r.put(ctx, engineKeys+e.ID, data)
 }
 
-// Workers counts the workers that announced themselves lately.
-func (r *Run) Workers(ctx context.Context) (int, error) {
-	count := 0
+// Workers lists the workers that announced themselves lately.
+func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
+	var found []bus.Worker
 	err := r.c.retry(ctx, "list workers", func(ctx context.Context) error {
 		keys, err := r.table.ListKeysFiltered(ctx, nodeKeys+"*")
 		if err != nil {
 			return err
 		}
-		count = 0
-		for range keys.Keys() {
-			count++
+		found = nil
+		for key := range keys.Keys() {
+			entry, err := r.table.Get(ctx, key)
+			if errors.Is(err, jetstream.ErrKeyNotFound) {
+				continue // it left meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			n, err := wire.DecodeTable[wire.Node](entry.Value())
+			if err != nil {
+				return err
+			}
+			found = append(found, bus.Worker{ID: n.ID, Host: n.Host, Slots: n.Slots})
 		}
 		return nil
 	})
-	return count, err
+	return found, err
+}
+
+// Broken is an error when the embedded server can no longer store.
+func (r *Run) Broken() error {
+	if r.c.cfg.Server == nil {
+		return nil
+	}
+	return r.c.cfg.Server.Broken()
 }
