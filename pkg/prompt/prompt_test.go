@@ -140,6 +140,8 @@ func TestColumns(t *testing.T) {
 		{name: "no label, none needed", text: `{"prompt":"a"}`, edit: func(c *Config) { c.NeedLabel = false }},
 		{name: "no label column", text: `{"prompt":"a","answer":1}` + "\n" + `{"prompt":"b","extra":1}`, is: ErrColumn,
 			err: `prompts f.jsonl: data.label_key names no column: no row has "label"; there are: answer, extra, prompt`},
+		{name: "no column at all, and a bad row", text: `{"question":"a"}` + "\n{", is: ErrColumn,
+			err: "there are: question\nprompts f.jsonl: data.label_key names no column: no row has \"label\"; there are: question\nf.jsonl:2: is not JSON"},
 		{name: "no label column, bad rows skipped", text: `{"prompt":"a","answer":1}`, edit: func(c *Config) { c.SkipBad = true }, is: ErrColumn},
 		{name: "one row without a label", text: `{"prompt":"a","label":1}` + "\n" + `{"prompt":"b"}`, err: `f.jsonl:2: has no "label" to score against`},
 		{name: "blank labels", text: `{"prompt":"a","label":" "}` + "\n" + `{"prompt":"b","label":null}`, err: `f.jsonl:1: has no "label" to score against`},

@@ -143,6 +143,7 @@ func newSource(file string, records []record, names []string, part slice, cfg Co
 	}
 	s := &Source{file: file, shuffle: cfg.Shuffle, seed: cfg.Seed, skipBad: cfg.SkipBad}
 	known := map[string]bool{}
+	var unread []error // bad rows whatever the columns
 	for _, n := range names {
 		known[n] = true
 	}
@@ -153,22 +154,24 @@ func newSource(file string, records []record, names []string, part slice, cfg Co
 			known[key] = true
 		}
 		var p rollout.Prompt
-		if err == nil {
-			p, err = parseColumns(columns, cfg)
-		}
 		if err != nil {
+			s.skip(rec.line, err)
+			unread = append(unread, s.skipped[len(s.skipped)-1])
+			continue
+		}
+		if p, err = parseColumns(columns, cfg); err != nil {
 			s.skip(rec.line, err)
 			continue
 		}
 		p.Source, p.Row = name, int64(from+i)
 		s.rows, s.lines = append(s.rows, p), append(s.lines, rec.line)
 	}
-	// One sentence instead of the same one for every row.
-	if len(known) > 0 && !known[cfg.InputKey] {
-		return nil, noColumn(file, "data.input_key", cfg.InputKey, known)
-	}
-	if len(known) > 0 && cfg.NeedLabel && !known[cfg.LabelKey] {
-		return nil, noColumn(file, "data.label_key", cfg.LabelKey, known)
+	// One sentence for a column, instead of the same one for every row.
+	if err := missingColumns(file, known, cfg); err != nil {
+		if !cfg.SkipBad {
+			err = errors.Join(err, badRows(unread))
+		}
+		return nil, err
 	}
 	if len(s.skipped) > 0 && !cfg.SkipBad {
 		return nil, badRows(s.skipped)
@@ -183,14 +186,28 @@ func (s *Source) skip(line int64, err error) {
 	s.skipped = append(s.skipped, &RowError{File: s.file, Line: line, Err: err})
 }
 
-func noColumn(file, option, key string, known map[string]bool) error {
+// missingColumns names the columns that the config needs and the file does not
+// have.
+func missingColumns(file string, known map[string]bool, cfg Config) error {
+	if len(known) == 0 {
+		return nil // there is no row to tell
+	}
 	const most = 20
 	columns := slices.Sorted(maps.Keys(known))
 	more := ""
 	if n := len(columns) - most; n > 0 {
 		columns, more = columns[:most], fmt.Sprintf(" and %d more", n)
 	}
-	return fmt.Errorf("prompts %s: %s %w: no row has %q; there are: %s%s", file, option, ErrColumn, key, strings.Join(columns, ", "), more)
+	var all []error
+	for _, c := range []struct {
+		option, key string
+		needed      bool
+	}{{"data.input_key", cfg.InputKey, true}, {"data.label_key", cfg.LabelKey, cfg.NeedLabel}} {
+		if c.needed && !known[c.key] {
+			all = append(all, fmt.Errorf("prompts %s: %s %w: no row has %q; there are: %s%s", file, c.option, ErrColumn, c.key, strings.Join(columns, ", "), more))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // Within is the source without the rows that are longer than maxRow bytes, which
