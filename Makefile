@@ -4,6 +4,8 @@ STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .PHONY: help build test race lint e2e bench contract weights test-models
 
+include e2e/chaos/chaos.mk
+
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
@@ -31,7 +33,7 @@ test-models: ## pkg/chat against real tokenizers and jinja2 (Python, npm)
 	scripts/test-models.sh
 
 bench: ## benchmarks, each beside its budget
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+	$(GO) run ./scripts/bench
 
 contract: ## our requests and replies against the models of SGLang's own wheels (Python)
 	sh scripts/contract/contract.sh

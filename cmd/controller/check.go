@@ -45,7 +45,14 @@ func (c checkCmd) Run(ctx context.Context) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(redacted)
 	}
+	family, err := model.Family(cfg.Model.Family)
+	if err != nil {
+		return usageError{fmt.Errorf("model.family: %w", err)}
+	}
 	printPlan(cfg, model, prompts)
+	for _, report := range family.SelfTest() {
+		fmt.Printf("family   %s: %s\n", cfg.Model.Family, report)
+	}
 	if c.Live {
 		return live(ctx, cfg, model, prompts)
 	}
