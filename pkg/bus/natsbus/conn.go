@@ -267,6 +267,10 @@ func (c *Conn) bound(ctx context.Context, d time.Duration) (context.Context, con
 	return ctx, func() { stop(); cancel(); cancelCause(nil) }
 }
 
+// MaxRecord is the size up to which a record travels in one message: what the
+// server takes, less room for headers.
+func (c *Conn) MaxRecord() int { return int(c.nc.MaxPayload()) - headroom }
+
 // Close ends the connection.
 func (c *Conn) Close() { c.nc.Close() }
 

@@ -184,7 +184,7 @@ func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Recei
 // Drop removes a stored result. The message at its sequence may be another by
 // now, or gone: then there is nothing to remove.
 func (r *Run) Drop(ctx context.Context, rec bus.Receipt) error {
-	return r.c.retry(ctx, "drop damaged result", func(ctx context.Context) error {
+	return r.c.retry(ctx, "drop result", func(ctx context.Context) error {
 		raw, err := r.results.GetMsg(ctx, rec.Sequence)
 		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && raw.Subject != r.n.result(rec.Episode) {
 			return nil

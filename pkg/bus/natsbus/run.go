@@ -85,7 +85,7 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	state := r.state
 	if state.Fingerprint != "" && state.Fingerprint != cfg.Fingerprint {
-		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, bus.ErrFingerprint)
+		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, r.differs(ctx))
 	}
 	state.Epoch++
 	state.Fingerprint = cfg.Fingerprint
@@ -105,6 +105,20 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
 	return r, r.putEntry(ctx)
+}
+
+// differs says what the stored run was opened with. The table may lack it, after
+// a crash or of another version: then nobody knows.
+func (r *Run) differs(ctx context.Context) *bus.Differs {
+	entry, err := r.table.Get(ctx, runKey)
+	if err != nil {
+		return &bus.Differs{}
+	}
+	stored, err := wire.DecodeRunTable(entry.Value())
+	if err != nil {
+		return &bus.Differs{}
+	}
+	return &bus.Differs{ModelHash: stored.Spec.Model.Hash, Config: stored.Config}
 }
 
 // DeleteRun removes all of a run from the bus. A run that is not there is no
