@@ -146,7 +146,7 @@ func (b *bed) writeConfig(enginePorts []int, seed int64) error {
 		"engines": urls,
 		"rollout": object{
 			"batch_size": b.size.groups, "n_samples_per_prompt": b.size.episodes, "min_valid_per_group": 1, "max_context_len": maxContext,
-			"episode_deadline": "10s", "sampling": object{"temperature": 1.0, "max_new_tokens": 24},
+			"episode_deadline": "10s", "allow_empty_steps": true, "sampling": object{"temperature": 1.0, "max_new_tokens": 24},
 		},
 		"reward": object{"type": "exact"},
 		"worker": object{"embedded": false, "slots": b.size.slots},
