@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/vbauerster/mpb/v8"
@@ -186,8 +187,9 @@ func (p *progress) sample(which string, s *rollout.Sample) {
 func short(text string) string {
 	const most = 160
 	text = strings.NewReplacer("\n", "⏎", "\r", "", "\t", " ").Replace(text)
+	// Controls, marks of writing direction and the like could rearrange a terminal.
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return utf8.RuneError
 		}
 		return r

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -117,6 +118,9 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 		return err
 	}
 	state := r.claim.State()
+	if err := checkSteps(r.dir, state.NextStep); err != nil {
+		return err
+	}
 	if state.NextStep >= int64(cfg.Run.Steps) {
 		fmt.Printf("run %s is finished: %d steps in %s (--steps N continues it, --fresh starts anew)\n", cfg.Run.Name, state.NextStep, r.dir)
 		return r.claim.Close(ctx)
@@ -134,7 +138,7 @@ func (r *runner) putEngine(ctx context.Context, e rollout.EngineEntry) error {
 func (r *runner) where() string {
 	switch {
 	case !r.cfg.NATS.Embedded:
-		return fmt.Sprintf("NATS at %v", r.cfg.NATS.URLs)
+		return "NATS at " + strings.Join(r.cfg.NATS.URLs, ", ")
 	case r.cfg.NATS.Listen != "":
 		return "NATS at " + r.cfg.NATS.Listen
 	default:
@@ -166,6 +170,7 @@ func (r *runner) connect(ctx context.Context) (*natsbus.Conn, error) {
 	conf := natsbus.Config{
 		URLs: n.URLs, Name: "sheaf controller " + r.cfg.Run.Name, Token: n.Token.Reveal(), CredsFile: n.Creds, NKeyFile: n.NKey,
 		CAFile: n.TLS.CA, CertFile: n.TLS.Cert, KeyFile: n.TLS.Key, Replicas: n.Replicas,
+		Trouble: func(err error) { r.log.Info("trouble with NATS", "err", err) },
 	}
 	if n.Embedded {
 		srv, err := natsbus.StartServer(natsbus.ServerConfig{
@@ -302,7 +307,7 @@ func (r *runner) waitForWorkers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
 	for ctx.Err() == nil {
-		if n, err := r.claim.Workers(ctx); err != nil || n == 0 {
+		if n, err := r.claim.Workers(ctx); err != nil || len(n) == 0 {
 			return
 		}
 		select {

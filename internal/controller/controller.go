@@ -69,8 +69,6 @@ type Config struct {
 	Step step.Config
 	// Meter reads what the engines count themselves; it may be nil.
 	Meter Meter
-	// Slots tells how many episodes can run at once, for the report; it may be nil.
-	Slots func() int
 	// Dir is the run's folder.
 	Dir      string
 	Observer Observer
@@ -187,6 +185,10 @@ func (c *Controller) watch(ctx context.Context, cancel context.CancelCauseFunc) 
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if err := c.Config.Run.Broken(); err != nil {
+			cancel(err)
+			return
 		}
 		missing, since := error(nil), time.Duration(0)
 		if c.engines() > 0 {

@@ -57,12 +57,16 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 	if err != nil {
 		return err
 	}
+	workers, err := c.Config.Run.Workers(ctx)
+	if err != nil {
+		return err
+	}
 	window := step.Window{Started: started, Finished: time.Now(), Waste: loaded.superseded, Retried: loaded.retried()}
 	for _, w := range waste {
 		window.Waste = append(window.Waste, step.Waste{Reason: w.Reason, Generations: w.Generations})
 	}
-	if c.Slots != nil {
-		window.Slots = c.Slots()
+	for _, w := range workers {
+		window.Slots += w.Slots
 	}
 	cfg := c.Config.Step
 	cfg.Step = state.NextStep

@@ -142,7 +142,11 @@ func (w *Worker) work(ctx context.Context, l bus.Lease) {
 	case errors.Is(err, bus.ErrFenced) || errors.Is(context.Cause(ctx), errFenced):
 		log.Info("the job went to another worker")
 	default:
-		log.Warn("the job is given back", "err", err)
+		if ctx.Err() != nil { // the worker stops: nothing is wrong with the job
+			log.Info("the job is given back")
+		} else {
+			log.Warn("the job is given back", "err", err)
+		}
 		back, done := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
 		defer done()
 		if err := l.Release(back); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -117,12 +118,14 @@ func (r *Run) Follow(ctx context.Context, f func(bus.Receipt) error) error {
 		if err != nil {
 			return false, err
 		}
+		failpoint.Hit("c6")
 		return true, f(rec)
 	})
 }
 
 // Load reads stored results.
 func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Receipt, *rollout.Episode) error) error {
+	failpoint.Hit("c6b")
 	want := make(map[uint64]bus.Receipt, len(receipts))
 	waves := map[int64]bool{}
 	var filters []string
