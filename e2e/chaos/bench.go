@@ -107,7 +107,9 @@ func (c benchCmd) part(ctx context.Context, dir string, bins programs, ports *po
 	ctx, cancel := context.WithTimeout(ctx, benchLimit)
 	defer cancel()
 	out := &outcome{injected: map[kind]int{}}
-	b, err := newBed(dir, bins, ports, size{steps: c.Kills + 1, groups: 8, episodes: 8, slots: 6, latency: 20}, 1)
+	// A decode step of 26 ms is at the slow end of real engines, so that a restart
+	// does not look worse than it is for the wait for its canaries.
+	b, err := newBed(dir, bins, ports, size{steps: c.Kills + 1, groups: 32, episodes: 8, slots: 6, latency: 4}, 1)
 	if b == nil {
 		return nil, nil, err
 	}
