@@ -107,7 +107,9 @@ func (c benchCmd) part(ctx context.Context, dir string, bins programs, ports *po
 	ctx, cancel := context.WithTimeout(ctx, benchLimit)
 	defer cancel()
 	out := &outcome{injected: map[kind]int{}}
-	b, err := newBed(dir, bins, ports, size{steps: c.Kills + 1, groups: 8, episodes: 8, slots: 6, latency: 20}, 1)
+	// A decode step of 26 ms is at the slow end of real engines, so that a restart
+	// does not look worse than it is for the wait for its canaries.
+	b, err := newBed(dir, bins, ports, size{steps: c.Kills + 1, groups: 32, episodes: 8, slots: 6, latency: 4}, 1)
 	if b == nil {
 		return nil, nil, err
 	}
@@ -186,6 +188,7 @@ func (b *bench) kill(name string) (time.Time, bool) {
 
 func benchController(ctx context.Context, b *bench) ([]*figure, error) {
 	opened := &figure{name: "controller → the run is open again", budget: "-"}
+	admitting := &figure{name: "  of that, waiting for the engines' canaries", budget: "-"}
 	accepted := &figure{name: "controller → first newly accepted sample", budget: "500 ms (goal 100 ms)"}
 	var kills []time.Time
 	for wave := int64(-1); ; {
@@ -209,12 +212,59 @@ func benchController(ctx context.Context, b *bench) ([]*figure, error) {
 	if err != nil {
 		return nil, err
 	}
+	canaries, err := b.canaries()
+	if err != nil {
+		return nil, err
+	}
 	for _, at := range kills {
-		if i := slices.IndexFunc(opens, func(t time.Time) bool { return t.After(at) }); i >= 0 {
-			opened.took = append(opened.took, opens[i].Sub(at))
+		i := slices.IndexFunc(opens, func(t time.Time) bool { return t.After(at) })
+		if i < 0 {
+			continue
+		}
+		opened.took = append(opened.took, opens[i].Sub(at))
+		var first, last time.Time
+		for _, c := range canaries {
+			if c.received.After(at) && c.finished.Before(opens[i]) {
+				if first.IsZero() || c.received.Before(first) {
+					first = c.received
+				}
+				if c.finished.After(last) {
+					last = c.finished
+				}
+			}
+		}
+		admitting.took = append(admitting.took, last.Sub(first))
+	}
+	return []*figure{opened, admitting, accepted}, nil
+}
+
+// canary is a generation by which a controller admits an engine: it brings no
+// seed.
+type canary struct{ received, finished time.Time }
+
+// canaries reads them from the engines' logs.
+func (b *bench) canaries() ([]canary, error) {
+	var out []canary
+	for i := range engines {
+		text, err := os.ReadFile(filepath.Join(b.dir, fmt.Sprintf("engine-%d.jsonl", i)))
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(text)) {
+			var l struct {
+				Seed     *int64 `json:"sampling_seed"`
+				Received int64  `json:"received_ns"`
+				Finished int64  `json:"finished_ns"`
+			}
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				return nil, err
+			}
+			if l.Seed == nil {
+				out = append(out, canary{time.Unix(0, l.Received), time.Unix(0, l.Finished)})
+			}
 		}
 	}
-	return []*figure{opened, accepted}, nil
+	return out, nil
 }
 
 // acceptedMore waits until the controller that follows the one killed has taken

@@ -89,11 +89,27 @@ func (j *judgement) report(n int64, dir string, groups []group, trained []*sampl
 	if b.Unaccounted != 0 || spent != b.Generated || b.Trained != loss || b.Generated < kept {
 		j.violate(unbalanced, "step %d: %+v; the samples train %d tokens, the generations are %d", n, b, loss, kept)
 	}
-	if u := b.EngineUnclaimed; u != nil && (*u < 0 || j.ev.shape.Calm && *u != 0) {
-		j.violate(unclaimed, "step %d: engine_unclaimed is %d, generated %d, probe %d", n, *u, b.Generated, b.Probe)
-	}
+	j.unclaimed(n, b.EngineUnclaimed)
 	j.Claimed += b.Generated
 	j.Probes += b.Probe
+}
+
+// unclaimed checks what the engines generated beyond the books. A step may claim
+// what another attempt generated in a step before it, but all steps together
+// cannot claim more than there was. Behind a step that does not know, nothing is
+// known.
+func (j *judgement) unclaimed(n int64, u *int64) {
+	switch {
+	case u == nil:
+		j.credit = nil
+	case j.ev.shape.Calm && *u != 0:
+		j.violate(unclaimed, "step %d: engine_unclaimed is %d without a fault", n, *u)
+	case j.credit != nil:
+		if *j.credit += *u; *j.credit < 0 {
+			j.violate(unclaimed, "step %d: engine_unclaimed is %d: the steps so far claim %d tokens that no engine counts", n, *u, -*j.credit)
+			j.credit = nil // say it once
+		}
+	}
 }
 
 // books closes the run's books against what the engines logged. What an engine

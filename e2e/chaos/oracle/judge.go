@@ -15,7 +15,7 @@ const (
 	misversioned = "misversioned" // under weights that did not make it
 	foreign      = "foreign"      // not what an engine generated
 	unbalanced   = "books"        // tokens that do not add up
-	unclaimed    = "unclaimed"    // engine_unclaimed below 0, or not 0 without a fault
+	unclaimed    = "unclaimed"    // engine_unclaimed that sums to below 0, or is not 0 without a fault
 	ledger       = "ledger"       // a log that no correct controller writes
 	files        = "files"        // files that contradict each other or the log
 	replayed     = "replay"       // other bytes when made again
@@ -61,6 +61,7 @@ type judgement struct {
 	samples   map[int64]int64
 	seeds     map[int64]string // of trained generations
 	kept      int64            // tokens of the generations in the files
+	credit    *int64           // sum of engine_unclaimed, nil = not known
 }
 
 func (j *judgement) violate(class, format string, args ...any) {
@@ -70,7 +71,7 @@ func (j *judgement) violate(class, format string, args ...any) {
 func judge(ev *evidence) *verdict {
 	j := &judgement{
 		ev: ev, manifests: map[int64]*manifest{}, planned: map[episodeID]bool{}, slots: map[slot]bool{}, inStep: map[slot]int64{},
-		rids: map[string]int64{}, samples: map[int64]int64{}, seeds: map[int64]string{},
+		rids: map[string]int64{}, samples: map[int64]int64{}, seeds: map[int64]string{}, credit: new(int64),
 	}
 	j.Violations = []violation{}
 	j.Logged = ev.total

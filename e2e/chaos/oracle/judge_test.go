@@ -35,6 +35,7 @@ type world struct {
 	// the steps' files.
 	delivered [steps][]rollout.Episode
 	inFiles   [steps][]rollout.Group
+	retry     []rollout.RetryGroup // of the last step, in wave steps
 	calls     []call
 	// edit changes files after they were digested.
 	edit   func(dir string)
@@ -119,6 +120,11 @@ func (w *world) write(dir string) {
 		plan := rollout.Plan{Wave: int64(s), Step: int64(s), FirstGroup: int64(s * groups), FirstPosition: int64(s * groups), Groups: groups, Episodes: episodes}
 		state = state.Planned(plan)
 		enter(rollout.LedgerEntry{Kind: rollout.EntryPlan, Plan: &plan})
+		if s == steps-1 && len(w.retry) > 0 {
+			again := rollout.Plan{Wave: state.NextWave, Step: int64(s), FirstGroup: state.NextGroup, FirstPosition: state.Cursor, Episodes: episodes, Retry: w.retry}
+			state = state.Planned(again)
+			enter(rollout.LedgerEntry{Kind: rollout.EntryPlan, Plan: &again})
+		}
 		m := rollout.Manifest{Step: int64(s), Files: w.files(filepath.Join(dir, "out-0", "r"), int64(s), must)}
 		for i := range w.delivered[s] {
 			rec, err := w.codec.EncodeEpisode(&w.delivered[s][i])
@@ -161,6 +167,23 @@ func (w *world) files(run string, n int64, must func(error)) []rollout.FileDiges
 	return out
 }
 
+// retryOne makes an episode of the last step fail and run again. counted is what
+// the report says of it.
+func (w *world) retryOne(counted int) {
+	e := &w.inFiles[steps-1][0].Episodes[0]
+	first := *e
+	first.Outcome, first.Failure, first.Samples, first.Generations = rollout.OutcomeFailed, rollout.NewFailure(rollout.BoundaryEngine, "reset", true, nil), nil, nil
+	e.ID.Wave, e.Attempt = steps, 1
+	w.delivered[steps-1][0] = first
+	w.delivered[steps-1] = append(w.delivered[steps-1], *e)
+	w.retry = []rollout.RetryGroup{{Group: e.ID.Group, Position: e.ID.Group, Episodes: []int{0}}}
+	w.report = func(r *step.Report) {
+		if r.Step == steps-1 {
+			r.Ledger.Retried = map[string]int{"engine/reset": counted}
+		}
+	}
+}
+
 // TestOracleSees: a run that is as it should be is clean, and each way of spoiling
 // it is seen and called by its name.
 func TestOracleSees(t *testing.T) {
@@ -170,6 +193,12 @@ func TestOracleSees(t *testing.T) {
 		class string
 	}{
 		{"nothing wrong", func(*world) {}, ""},
+		{"an episode that failed and ran again", func(w *world) { w.retryOne(1) }, ""},
+		{"a failed try that the report forgot", func(w *world) { w.retryOne(0) }, files},
+		{"the failed try in place of the later one", func(w *world) {
+			w.retryOne(1)
+			w.inFiles[steps-1][0].Episodes[0] = w.delivered[steps-1][0]
+		}, lost},
 		{"an engine never served it", func(w *world) { w.calls = w.calls[1:] }, foreign},
 		{"the engine made another token", func(w *world) { w.calls[2].Output = []int32{50, 9} }, foreign},
 		{"the engine gave another log-prob", func(w *world) { w.calls[2].LogProbs = []float32{-0.5, -1} }, foreign},
@@ -231,7 +260,7 @@ func TestOracleSees(t *testing.T) {
 			if tc.class != "" && !slices.ContainsFunc(v.Violations, func(x violation) bool { return x.Class == tc.class }) {
 				t.Errorf("violations %v, want one of %q", v.Violations, tc.class)
 			}
-			if tc.class == "" && (v.Accepted != steps*groups*episodes || v.Results != v.Accepted || v.Planned != v.Accepted) {
+			if tc.class == "" && (v.Accepted != steps*groups*episodes || v.Results != v.Accepted+len(w.retry) || v.Planned != v.Accepted) {
 				t.Errorf("%+v", v)
 			}
 		})
