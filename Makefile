@@ -38,3 +38,5 @@ contract: ## our requests and replies against the models of SGLang's own wheels 
 
 weights: ## make the tiny model's weights anew
 	$(GO) run ./scripts/tinyweights
+
+include e2e/chaos/chaos.mk

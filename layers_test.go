@@ -20,6 +20,7 @@ var mayImport = map[string][]string{
 	"pkg/rollout": nil,
 
 	"internal/buildinfo":   nil,
+	"internal/failpoint":   nil,
 	"internal/leaktest":    nil,
 	"internal/safetensors": nil,
 
@@ -43,7 +44,7 @@ var mayImport = map[string][]string{
 	"pkg/engine/pool":   {"pkg/engine", "pkg/rollout"},
 	"pkg/engine/sim":    {"pkg/chat", "pkg/rollout", "internal/safetensors"},
 	"pkg/feed":          {"pkg/step", "pkg/wire", "pkg/rollout"},
-	"pkg/bus/natsbus":   {"pkg/bus", "pkg/wire", "pkg/rollout"},
+	"pkg/bus/natsbus":   {"pkg/bus", "pkg/wire", "pkg/rollout", "internal/failpoint"},
 
 	"internal/worker":     {"pkg/bus", "pkg/engine", "pkg/reward", "pkg/rollout"},
 	"internal/controller": {"pkg/bus", "pkg/step", "pkg/wire", "pkg/rollout"},

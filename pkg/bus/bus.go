@@ -111,6 +111,7 @@ type Run interface {
 	Follow(ctx context.Context, f func(Receipt) error) error
 	// Load reads stored results and calls f for each, in any order. Records that do
 	// not match their receipts are reported as [*Damaged], after the others were read.
+	// One that matches and cannot be decoded comes as a failed episode.
 	Load(ctx context.Context, receipts []Receipt, f func(Receipt, *rollout.Episode) error) error
 
 	// Drop removes a stored result, so that its episode can be run again.

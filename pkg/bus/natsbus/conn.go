@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
 )
@@ -266,6 +267,10 @@ func (c *Conn) bound(ctx context.Context, d time.Duration) (context.Context, con
 	return ctx, func() { stop(); cancel(); cancelCause(nil) }
 }
 
+// MaxRecord is the size up to which a record travels in one message: what the
+// server takes, less room for headers.
+func (c *Conn) MaxRecord() int { return int(c.nc.MaxPayload()) - headroom }
+
 // Close ends the connection.
 func (c *Conn) Close() { c.nc.Close() }
 
@@ -301,6 +306,9 @@ func (c *Conn) publish(ctx context.Context, op string, msg *nats.Msg, opts ...je
 	err := c.retry(ctx, op, func(ctx context.Context) error {
 		var err error
 		ack, err = c.js.PublishMsg(ctx, msg, append(opts, jetstream.WithRetryAttempts(0))...)
+		if err == nil && failpoint.Hit("answer") {
+			err = errDisconnected
+		}
 		return err
 	})
 	return ack, err

@@ -408,8 +408,10 @@ func TestOpenRefusesAnotherConfig(t *testing.T) {
 	b.open()
 	cfg := runConfig()
 	cfg.Fingerprint = "another"
-	if _, err := natsbus.OpenRun(t.Context(), b.conn(), cfg); !errors.Is(err, bus.ErrFingerprint) {
-		t.Errorf("got %v", err)
+	_, err := natsbus.OpenRun(t.Context(), b.conn(), cfg)
+	var differs *bus.Differs
+	if !errors.Is(err, bus.ErrFingerprint) || !errors.As(err, &differs) || differs.ModelHash != cfg.Spec.Model.Hash || string(differs.Config) != string(cfg.Config) {
+		t.Errorf("got %v, %+v", err, differs)
 	}
 }
 

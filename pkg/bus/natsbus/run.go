@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
@@ -84,23 +85,40 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	state := r.state
 	if state.Fingerprint != "" && state.Fingerprint != cfg.Fingerprint {
-		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, bus.ErrFingerprint)
+		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, r.differs(ctx))
 	}
 	state.Epoch++
 	state.Fingerprint = cfg.Fingerprint
 	state.Closed = false // a finished run may be given more steps
+	failpoint.Hit("c0")
 	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryOpen, State: state}); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("c1")
 	if err := r.refreshFences(ctx); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("c1b")
 	r.swept = -1 // what came before this process may have been killed as well
 	if err := r.Sweep(ctx); err != nil {
 		return nil, err
 	}
 	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
 	return r, r.putEntry(ctx)
+}
+
+// differs says what the stored run was opened with. The table may lack it, after
+// a crash or of another version: then nobody knows.
+func (r *Run) differs(ctx context.Context) *bus.Differs {
+	entry, err := r.table.Get(ctx, runKey)
+	if err != nil {
+		return &bus.Differs{}
+	}
+	stored, err := wire.DecodeRunTable(entry.Value())
+	if err != nil {
+		return &bus.Differs{}
+	}
+	return &bus.Differs{ModelHash: stored.Spec.Model.Hash, Config: stored.Config}
 }
 
 // DeleteRun removes all of a run from the bus. A run that is not there is no
@@ -354,10 +372,12 @@ func (r *Run) Open() []rollout.Plan {
 func (r *Run) Plan(ctx context.Context, p rollout.Plan) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failpoint.Hit("c2")
 	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryPlan, State: r.state.Planned(p), Plan: &p}); err != nil {
 		return err
 	}
 	r.open = append(r.open, p)
+	failpoint.Hit("c3")
 	return nil
 }
 
@@ -368,7 +388,12 @@ func (r *Run) Commit(ctx context.Context, m rollout.Manifest) error {
 	state := r.state
 	state.NextStep++
 	state.WasteSeen = max(state.WasteSeen, m.WasteSeen)
-	return r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m})
+	failpoint.Hit("c6c")
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m}); err != nil {
+		return err
+	}
+	failpoint.Hit("c7")
+	return nil
 }
 
 // Close appends the end of the run and tells the workers.
@@ -380,6 +405,7 @@ func (r *Run) Close(ctx context.Context) error {
 	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryClosed, State: state}); err != nil {
 		return err
 	}
+	failpoint.Hit("c13")
 	r.entry.Ended = true
 	return r.putEntry(ctx)
 }
@@ -389,11 +415,13 @@ func (r *Run) Close(ctx context.Context) error {
 func (r *Run) Trim(ctx context.Context, below int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failpoint.Hit("c8")
 	for wave := r.state.Trimmed; wave < below; wave++ {
 		for _, p := range []struct {
 			stream jetstream.Stream
 			kind   string
 		}{{r.results, "res"}, {r.jobs, "jobs"}} {
+			failpoint.Hit("c9") // the second time: results purged, jobs not
 			subject := fmt.Sprintf("%s%s.%d.>", r.n.root, p.kind, wave)
 			err := r.c.retry(ctx, "purge "+subject, func(ctx context.Context) error {
 				return p.stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
@@ -403,6 +431,7 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 			}
 		}
 	}
+	failpoint.Hit("c10")
 	if below > r.state.Trimmed {
 		state := r.state
 		state.Trimmed = below
@@ -410,6 +439,7 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 			return err
 		}
 	}
+	failpoint.Hit("c11")
 	if seen := r.state.WasteSeen; seen > 0 {
 		err := r.c.retry(ctx, "purge waste", func(ctx context.Context) error {
 			return r.results.Purge(ctx, jetstream.WithPurgeSubject(r.n.waste()), jetstream.WithPurgeSequence(seen+1))
@@ -428,6 +458,7 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 	if err := r.refreshFences(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("c12")
 	return r.compact(ctx)
 }
 
