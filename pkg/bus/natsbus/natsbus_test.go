@@ -251,7 +251,6 @@ func TestSecondLeaseTakesOver(t *testing.T) {
 }
 
 func TestDeadWorkersJobRunsElsewhere(t *testing.T) {
-	ctx := t.Context()
 	b, r := newWave(t, 1, 1)
 	dead := b.join("w1")
 	lease(t, dead)
