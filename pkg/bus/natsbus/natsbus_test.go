@@ -251,7 +251,7 @@ func TestSecondLeaseTakesOver(t *testing.T) {
 }
 
 func TestDeadWorkersJobRunsElsewhere(t *testing.T) {
-	b, r := newWave(t, 1, 1)
+	b, _ := newWave(t, 1, 1)
 	dead := b.join("w1")
 	lease(t, dead)
 	dead.Close() // no more heartbeats
@@ -263,7 +263,7 @@ func TestDeadWorkersJobRunsElsewhere(t *testing.T) {
 
 func TestHeartbeatKeepsALease(t *testing.T) {
 	ctx := t.Context()
-	b, r := newWave(t, 1, 1)
+	b, _ := newWave(t, 1, 1)
 	l := lease(t, b.join("w1"))
 	other := b.join("w2")
 	wait, cancel := context.WithTimeout(ctx, 3*time.Second) // longer than AckWait
@@ -340,7 +340,7 @@ func TestLargeResultTravelsAsBlob(t *testing.T) {
 
 func TestStoreOutlivesServer(t *testing.T) {
 	ctx := t.Context()
-	b, r := newWave(t, 2, 1)
+	b, _ := newWave(t, 2, 1)
 	l := lease(t, b.join("w1"))
 	must(t, l.Publish(ctx, episode(l.Job(), 0, 1)))
 	must(t, l.Done(ctx))
