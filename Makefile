@@ -31,10 +31,12 @@ test-models: ## pkg/chat against real tokenizers and jinja2 (Python, npm)
 	scripts/test-models.sh
 
 bench: ## benchmarks, each beside its budget
-	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+	$(GO) run ./scripts/bench
 
 contract: ## our requests and replies against the models of SGLang's own wheels (Python)
 	sh scripts/contract/contract.sh
 
 weights: ## make the tiny model's weights anew
 	$(GO) run ./scripts/tinyweights
+
+include e2e/chaos/chaos.mk

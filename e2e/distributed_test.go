@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -105,6 +106,15 @@ func faulty(t *testing.T, script string, flags ...string) string {
 	return startSimengine(t, append([]string{"--faults", path}, flags...)...)
 }
 
+// every lists each nth request from the first one given on.
+func every(n, first int) string {
+	var list []string
+	for k := first; k < 1000; k += n {
+		list = append(list, strconv.Itoa(k))
+	}
+	return "[" + strings.Join(list, ", ") + "]"
+}
+
 // TestDistributed runs three workers over six engines, of which one lies, one is
 // slow and one resets connections. The run completes; what can be trained on is
 // what its engine made; whatever went wrong has a reason that is counted; and the
@@ -116,11 +126,12 @@ func TestDistributed(t *testing.T) {
 		startSimengine(t, eagle...), startSimengine(t, append([]string{"--dialect", "0.5.11"}, eagle...)...), startSimengine(t),
 		l.url,
 		faulty(t, "  - {fault: slow, share: 0.3, delay: 200ms}\n", eagle...),
-		faulty(t, "  - {fault: reset, share: 0.2}\n  - {hazard: 16, share: 0.1}\n", eagle...),
+		// Not the first request, which decides its admission.
+		faulty(t, "  - {fault: reset, requests: "+every(5, 3)+"}\n  - {hazard: 16, requests: "+every(9, 5)+"}\n", eagle...),
 	}
 	const resetting = 5
 	r := startRig(t, "distributed", engines, 3, steps,
-		"rollout: {batch_size: 128, n_samples_per_prompt: 8, max_context_len: 512, sampling: {max_new_tokens: 24}}",
+		"rollout: {batch_size: 128, n_samples_per_prompt: 8, min_valid_per_group: 1, max_context_len: 512, sampling: {max_new_tokens: 24}}",
 		"worker: {embedded: false, slots: 32}",
 	)
 	r.finish(60 * time.Second)
@@ -131,9 +142,9 @@ func TestDistributed(t *testing.T) {
 	}
 
 	decode := decoder(t)
-	var unclaimed, generated int64
-	var records totals
-	failures, outcomes, verdicts, untrainable := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	var unclaimed, generated, discarded, kept int64
+	var reported totals
+	failures, retried, outcomes, verdicts, untrainable := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	add := func(into, from map[string]int) {
 		for k, v := range from {
 			into[k] += v
@@ -154,9 +165,16 @@ func TestDistributed(t *testing.T) {
 		}
 		for _, c := range readCalls(t, r.step(n)) {
 			used[c.Engine]++
-			records = records.plus(c.totals())
+			if c.Fate == "finished" {
+				kept += c.totals().Completion
+			}
 		}
 		add(failures, rep.Ledger.Failures)
+		add(retried, rep.Ledger.Retried)
+		for _, n := range rep.Ledger.Books.Discarded {
+			discarded += n
+		}
+		reported = reported.plus(rep.Ledger.Counters.totals)
 		add(outcomes, rep.Ledger.Outcomes)
 		add(verdicts, rep.Ledger.Dispositions)
 		add(untrainable, rep.Ledger.Untrainable)
@@ -175,7 +193,8 @@ func TestDistributed(t *testing.T) {
 		}
 	}
 
-	// Every failed episode has one reason, and every lie its consequence.
+	// Every failed try has one reason, whether or not another one made it good, and
+	// every lie its consequence.
 	failed := 0
 	for reason, k := range failures {
 		failed += k
@@ -193,19 +212,23 @@ func TestDistributed(t *testing.T) {
 			t.Errorf("%d calls are kept out of the loss for %s, %d such lies were told", untrainable[reason], reason, want[reason])
 		}
 	}
-	if failures["engine/bad_reply"] != want["engine/bad_reply"] || want["engine/bad_reply"] == 0 || failures["engine/reset"] == 0 {
-		t.Errorf("failures %v, %d replies contradicted themselves", failures, want["engine/bad_reply"])
-	}
-	if outcomes["failed"] != failed || failed != failures["engine/bad_reply"]+failures["engine/reset"] {
+	if outcomes["failed"] != failed || outcomes["completed"]+failed != steps*groups*episodes {
 		t.Errorf("outcomes %v, failures %v", outcomes, failures)
+	}
+	tries := map[string]int{}
+	add(tries, failures)
+	add(tries, retried)
+	if tries["engine/bad_reply"] != want["engine/bad_reply"] || want["engine/bad_reply"] == 0 || tries["engine/reset"] == 0 || len(tries) != 2 {
+		t.Errorf("tries failed of %v, %d replies contradicted themselves", tries, want["engine/bad_reply"])
 	}
 
 	// The books differ by the tokens that a broken connection kept from us, and
 	// those that were lied to us.
 	all := r.allGrown()
 	lost := r.grown(resetting).Completion - engineTokens(t, r, steps, resetting)
-	if lied := l.told[0].Load(); unclaimed != lost-lied || all.Completion-generated != unclaimed || records.Completion != generated {
-		t.Errorf("unclaimed %d, of %d lost and %d lied; the engines made %d, generated are %d, the records have %d", unclaimed, lost, lied, all.Completion, generated, records.Completion)
+	if lied := l.told[0].Load(); unclaimed != lost-lied || all.Completion-generated != unclaimed || reported.Completion != generated || kept+discarded != generated {
+		t.Errorf("unclaimed %d, of %d lost and %d lied; the engines made %d, generated are %d, reported %d, kept %d and discarded %d",
+			unclaimed, lost, lied, all.Completion, generated, reported.Completion, kept, discarded)
 	}
 	if lost == 0 {
 		t.Error("no tokens were lost with a connection")
@@ -220,7 +243,7 @@ func TestDistributed(t *testing.T) {
 			t.Errorf("%s stored nothing", id)
 		}
 	}
-	t.Logf("outcomes %v, failures %v, untrainable %v; calls %v; %d tokens lost", outcomes, failures, untrainable, used, lost)
+	t.Logf("outcomes %v, tries failed of %v, untrainable %v; calls %v; %d tokens lost", outcomes, tries, untrainable, used, lost)
 }
 
 // engineTokens sums the completion tokens of an engine's calls.

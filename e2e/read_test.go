@@ -117,9 +117,10 @@ type report struct {
 			Reported totals `json:"reported"`
 		} `json:"counters"`
 		Books struct {
-			Generated       int64  `json:"generated"`
-			Unaccounted     int64  `json:"unaccounted"`
-			EngineUnclaimed *int64 `json:"engine_unclaimed"`
+			Generated       int64            `json:"generated"`
+			Unaccounted     int64            `json:"unaccounted"`
+			EngineUnclaimed *int64           `json:"engine_unclaimed"`
+			Discarded       map[string]int64 `json:"discarded"`
 		} `json:"books"`
 	} `json:"ledger"`
 }

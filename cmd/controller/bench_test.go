@@ -20,7 +20,8 @@ import (
 func BenchmarkStep(b *testing.B) {
 	dir := b.TempDir()
 	config := filepath.Join(dir, "bench.yaml")
-	row, err := json.Marshal(map[string]string{"prompt": strings.Repeat("How many squares? ", 57), "label": "42"})
+	// 256 tokens, as the tiny model's are bytes.
+	row, err := json.Marshal(map[string]string{"prompt": strings.Repeat("How many squares? ", 15)[:256], "label": "42"})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -32,6 +33,7 @@ func BenchmarkStep(b *testing.B) {
 			"data: {prompts: " + filepath.Join(dir, "prompts.jsonl") + "}",
 			"engines: [{url: '" + startStub(b, dir) + "'}]",
 			"rollout: {batch_size: 128, n_samples_per_prompt: 8, sampling: {max_new_tokens: 256}}",
+			"api: {listen: '127.0.0.1:0'}",
 			"reward: {type: exact}",
 		}, "\n"),
 	} {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/vbauerster/mpb/v8"
@@ -80,6 +81,10 @@ func (p *progress) EpisodeStored(r bus.Receipt) {
 		p.reported = now
 		fmt.Fprintf(p.out, "  %d of %d episodes, %.0f tokens/s\n", p.stored, p.wave, float64(p.tokens)/now.Sub(p.started).Seconds())
 	}
+}
+
+func (p *progress) Failed(f *rollout.Failure) {
+	p.line("  first failure of its kind: " + short(f.Error()))
 }
 
 func (p *progress) Waiting(on string) { p.line("  waiting for " + on) }
@@ -186,8 +191,9 @@ func (p *progress) sample(which string, s *rollout.Sample) {
 func short(text string) string {
 	const most = 160
 	text = strings.NewReplacer("\n", "⏎", "\r", "", "\t", " ").Replace(text)
+	// Controls, marks of writing direction and the like could rearrange a terminal.
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return utf8.RuneError
 		}
 		return r

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -17,10 +18,6 @@ type size struct {
 	steps, groups, episodes, slots int
 	latency                        float64 // of the engines, as a factor
 }
-
-// usual makes a round of about three seconds without faults, in which every
-// worker has work in flight most of the time.
-var usual = size{steps: 5, groups: 4, episodes: 4, slots: 3, latency: 20}
 
 const (
 	runName    = "chaos"
@@ -149,7 +146,7 @@ func (b *bed) writeConfig(enginePorts []int, seed int64) error {
 		"engines": urls,
 		"rollout": object{
 			"batch_size": b.size.groups, "n_samples_per_prompt": b.size.episodes, "min_valid_per_group": 1, "max_context_len": maxContext,
-			"episode_deadline": "10s", "sampling": object{"temperature": 1.0, "max_new_tokens": 24},
+			"episode_deadline": "10s", "allow_empty_steps": true, "sampling": object{"temperature": 1.0, "max_new_tokens": 24},
 		},
 		"reward": object{"type": "exact"},
 		"worker": object{"embedded": false, "slots": b.size.slots},
@@ -176,7 +173,7 @@ func (b *bed) start(name string, args func(int) []string) error {
 func (b *bed) ended(s *service, e ending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !e.forced && e.code != 0 {
+	if !e.forced && e.code != 0 && b.replaced[s.name] != s {
 		b.unforced = append(b.unforced, fmt.Sprintf("%s exit %d", s.name, e.code))
 	}
 	if s == b.services["controller"] && e.code == 0 {
@@ -220,6 +217,20 @@ func (b *bed) service(name string) *service {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.services[name]
+}
+
+// status is what the newest controller says that it does.
+func (b *bed) status(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	b.mu.Lock()
+	folder := b.folders[len(b.folders)-1]
+	b.mu.Unlock()
+	text, err := exec.CommandContext(ctx, b.bins.controller, "status", filepath.Join(b.dir, folder, runName)).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("no status: %v: %s", err, text)
+	}
+	return string(text)
 }
 
 // evidence writes down for the oracle what was run.

@@ -53,7 +53,7 @@ func (s schedule) String() string {
 
 // window is the time in which a round's faults begin: as long as the round takes
 // without any.
-const window = 2500 * time.Millisecond
+const window = 2 * time.Second
 
 // menu weighs what can happen.
 var menu = []struct {

@@ -90,11 +90,11 @@ func (c *Controller) wait(ctx context.Context, w *wave, missing int, idle time.D
 		return err
 	}
 	on := fmt.Sprintf("%d of %d episodes of step %d; %d workers; nothing stored for %s",
-		missing, w.episodes(), w.plan.Step, workers, idle.Round(time.Second))
+		missing, w.episodes(), w.plan.Step, len(workers), idle.Round(time.Second))
 	if c.engines() == 0 {
 		on += "; no engine serves"
 	}
-	if workers == 0 {
+	if len(workers) == 0 {
 		on += "; start one with: worker --nats URL"
 	}
 	c.board.update(func(s *Status) { s.WaitingOn = on })

@@ -38,6 +38,8 @@ type Observer interface {
 	Retrying(step int64, episodes int)
 	// EpisodeStored: a result arrived.
 	EpisodeStored(r bus.Receipt)
+	// Failed: the first failure of its key, once its step was loaded.
+	Failed(f *rollout.Failure)
 	// Waiting: nothing arrived for a while.
 	Waiting(on string)
 	// StepDone: a step is committed and its files are in dir.
@@ -60,6 +62,8 @@ type Config struct {
 	MaxContext      int
 	EpisodeDeadline time.Duration
 	Retries         Retries
+	// AllowEmptySteps commits a step of which every episode failed.
+	AllowEmptySteps bool
 	// Patience is how long nothing may arrive before the observer is told;
 	// StallLimit how long before the run fails.
 	Patience   time.Duration
@@ -69,8 +73,6 @@ type Config struct {
 	Step step.Config
 	// Meter reads what the engines count themselves; it may be nil.
 	Meter Meter
-	// Slots tells how many episodes can run at once, for the report; it may be nil.
-	Slots func() int
 	// Dir is the run's folder.
 	Dir      string
 	Observer Observer
@@ -106,6 +108,8 @@ var (
 	ErrStalled = errors.New("the step does not get on")
 	// ErrNoEngine: all engines were dead for the stall limit.
 	ErrNoEngine = errors.New("no engine serves")
+	// ErrAllFailed: every episode of a step failed.
+	ErrAllFailed = errors.New("every episode failed")
 	// ErrNoBus: there was no connection to the bus for the stall limit.
 	ErrNoBus = errors.New("no connection to NATS")
 )
@@ -117,7 +121,8 @@ type Controller struct {
 	receipts map[rollout.EpisodeID]bus.Receipt
 	metrics  *metricsFile
 	board    board
-	metered  *int64 // the engines' completion tokens at the end of the last step
+	told     map[string]bool // keys of failures that the observer knows
+	metered  *int64          // the engines' completion tokens at the end of the last step
 }
 
 // New returns a controller.
@@ -125,7 +130,7 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Groups < 1 || cfg.Episodes < 1 || cfg.Steps < 1 {
 		return nil, fmt.Errorf("controller: %d steps of %d groups of %d episodes, want at least one of each", cfg.Steps, cfg.Groups, cfg.Episodes)
 	}
-	c := &Controller{Config: cfg, inbox: make(chan bus.Receipt, 1024), receipts: map[rollout.EpisodeID]bus.Receipt{}}
+	c := &Controller{Config: cfg, inbox: make(chan bus.Receipt, 1024), receipts: map[rollout.EpisodeID]bus.Receipt{}, told: map[string]bool{}}
 	c.board.status = Status{Run: cfg.RunName, Phase: PhaseStarting, Steps: cfg.Steps, Since: time.Now()}
 	c.board.outcomes = map[rollout.Outcome]int64{}
 	return c, nil
@@ -141,6 +146,11 @@ func (c *Controller) Run(ctx context.Context) error {
 	}
 	if err := c.metrics.event(event{Kind: "event", Event: "opened", Epoch: state.Epoch, Step: state.NextStep}); err != nil {
 		return err
+	}
+	if n := c.Config.Step.SkippedRows; n != nil && *n > 0 {
+		if err := c.metrics.event(event{Kind: "event", Event: "prompts_skipped", Epoch: state.Epoch, Step: state.NextStep, Count: *n}); err != nil {
+			return err
+		}
 	}
 	if c.Meter != nil {
 		c.metered = c.Meter.Completion(ctx)
@@ -187,6 +197,10 @@ func (c *Controller) watch(ctx context.Context, cancel context.CancelCauseFunc) 
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		if err := c.Config.Run.Broken(); err != nil {
+			cancel(err)
+			return
 		}
 		missing, since := error(nil), time.Duration(0)
 		if c.engines() > 0 {

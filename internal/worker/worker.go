@@ -20,6 +20,8 @@ type Text interface {
 	EncodePrompt(p rollout.Prompt) (ids []int32, text string, err error)
 	// Decode returns the text of ids, with or without special tokens.
 	Decode(ids []int32, skipSpecial bool) string
+	// VocabSize is one more than the highest id that Decode knows.
+	VocabSize() int
 }
 
 // Config is what a worker is made of.
@@ -142,7 +144,11 @@ func (w *Worker) work(ctx context.Context, l bus.Lease) {
 	case errors.Is(err, bus.ErrFenced) || errors.Is(context.Cause(ctx), errFenced):
 		log.Info("the job went to another worker")
 	default:
-		log.Warn("the job is given back", "err", err)
+		if ctx.Err() != nil { // the worker stops: nothing is wrong with the job
+			log.Info("the job is given back")
+		} else {
+			log.Warn("the job is given back", "err", err)
+		}
 		back, done := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
 		defer done()
 		if err := l.Release(back); err != nil {

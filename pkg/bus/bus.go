@@ -69,6 +69,13 @@ type Receipt struct {
 	Size int
 }
 
+// Worker is a worker as it announced itself.
+type Worker struct {
+	ID    string `json:"id"`
+	Host  string `json:"host"`
+	Slots int    `json:"slots"`
+}
+
 // Run is a controller's claim on a run.
 type Run interface {
 	// State is where the ledger stands, Open the plans of waves not trimmed.
@@ -92,6 +99,10 @@ type Run interface {
 	// is one.
 	Outage() time.Duration
 
+	// Broken is an error when the store can take nothing more until a person has
+	// mended something, which the error says.
+	Broken() error
+
 	// Submit makes sure that each job is queued, or was and has all its results.
 	// It is idempotent.
 	Submit(ctx context.Context, jobs []rollout.Job) error
@@ -100,6 +111,7 @@ type Run interface {
 	Follow(ctx context.Context, f func(Receipt) error) error
 	// Load reads stored results and calls f for each, in any order. Records that do
 	// not match their receipts are reported as [*Damaged], after the others were read.
+	// One that matches and cannot be decoded comes as a failed episode.
 	Load(ctx context.Context, receipts []Receipt, f func(Receipt, *rollout.Episode) error) error
 
 	// Drop removes a stored result, so that its episode can be run again.
@@ -110,6 +122,6 @@ type Run interface {
 
 	// PutEngine writes a row of the engine table.
 	PutEngine(ctx context.Context, e rollout.EngineEntry) error
-	// Workers counts the workers that announced themselves lately.
-	Workers(ctx context.Context) (int, error)
+	// Workers lists the workers that announced themselves lately.
+	Workers(ctx context.Context) ([]Worker, error)
 }

@@ -13,6 +13,9 @@ type Request struct {
 	ID        string
 	PromptIDs []int32
 	Sampling  rollout.Sampling
+	// VocabSize is one more than the highest token id that can be decoded; 0 says
+	// that any id will do. A generation with a higher one is not for training.
+	VocabSize int
 	// Seed is sent when set, which callers do only for an engine that is
 	// deterministic.
 	Seed *int64

@@ -20,8 +20,8 @@ type Control interface {
 	// Healthy is an error when the run has failed.
 	Healthy() error
 	Engines() []rollout.EngineEntry
-	// Workers counts the workers that announced themselves lately.
-	Workers(ctx context.Context) (int, error)
+	// Workers lists the workers that announced themselves lately, fit for JSON.
+	Workers(ctx context.Context) (any, error)
 	// Outcomes counts stored episodes, LastReport is that of the last committed
 	// step or nil.
 	Outcomes() map[rollout.Outcome]int64
@@ -35,10 +35,10 @@ func Handler(run string, c Control) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
 		reply(w, struct {
-			Status  any  `json:"status"`
-			Workers *int `json:"workers"`
-			Engines any  `json:"engines"`
-		}{c.Status(), countWorkers(r.Context(), c), c.Engines()})
+			Status  any `json:"status"`
+			Workers any `json:"workers"`
+			Engines any `json:"engines"`
+		}{c.Status(), workers(r.Context(), c), c.Engines()})
 	})
 	mux.HandleFunc("GET /v1/engines", func(w http.ResponseWriter, _ *http.Request) { reply(w, c.Engines()) })
 	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, _ *http.Request) {
@@ -66,15 +66,15 @@ func Handler(run string, c Control) http.Handler {
 // is not.
 const busWait = time.Second
 
-// countWorkers is nil when the bus does not answer.
-func countWorkers(ctx context.Context, c Control) *int {
+// workers is nil when the bus does not answer.
+func workers(ctx context.Context, c Control) any {
 	ctx, cancel := context.WithTimeout(ctx, busWait)
 	defer cancel()
-	n, err := c.Workers(ctx)
+	list, err := c.Workers(ctx)
 	if err != nil {
 		return nil
 	}
-	return &n
+	return list
 }
 
 func reply(w http.ResponseWriter, v any) {

@@ -201,7 +201,7 @@ func (l *lease) Publish(ctx context.Context, e *rollout.Episode) error {
 
 	l.publish.Lock()
 	defer l.publish.Unlock()
-	if limit := min(maxInline, int(l.m.c.nc.MaxPayload())-headroom); len(data) > limit {
+	if limit := min(maxInline, l.m.c.MaxRecord()); len(data) > limit {
 		// The record goes first, its fenced reference second: a reference never
 		// names what is not there.
 		err := l.m.c.retry(ctx, op, func(ctx context.Context) error {

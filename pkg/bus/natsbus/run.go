@@ -85,7 +85,7 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	state := r.state
 	if state.Fingerprint != "" && state.Fingerprint != cfg.Fingerprint {
-		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, bus.ErrFingerprint)
+		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, r.differs(ctx))
 	}
 	state.Epoch++
 	state.Fingerprint = cfg.Fingerprint
@@ -105,6 +105,20 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
 	return r, r.putEntry(ctx)
+}
+
+// differs says what the stored run was opened with. The table may lack it, after
+// a crash or of another version: then nobody knows.
+func (r *Run) differs(ctx context.Context) *bus.Differs {
+	entry, err := r.table.Get(ctx, runKey)
+	if err != nil {
+		return &bus.Differs{}
+	}
+	stored, err := wire.DecodeRunTable(entry.Value())
+	if err != nil {
+		return &bus.Differs{}
+	}
+	return &bus.Differs{ModelHash: stored.Spec.Model.Hash, Config: stored.Config}
 }
 
 // DeleteRun removes all of a run from the bus. A run that is not there is no
@@ -530,19 +544,38 @@ func (r *Run) PutEngine(ctx context.Context, e rollout.EngineEntry) error {
 	return r.put(ctx, engineKeys+e.ID, data)
 }
 
-// Workers counts the workers that announced themselves lately.
-func (r *Run) Workers(ctx context.Context) (int, error) {
-	count := 0
+// Workers lists the workers that announced themselves lately.
+func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
+	var found []bus.Worker
 	err := r.c.retry(ctx, "list workers", func(ctx context.Context) error {
 		keys, err := r.table.ListKeysFiltered(ctx, nodeKeys+"*")
 		if err != nil {
 			return err
 		}
-		count = 0
-		for range keys.Keys() {
-			count++
+		found = nil
+		for key := range keys.Keys() {
+			entry, err := r.table.Get(ctx, key)
+			if errors.Is(err, jetstream.ErrKeyNotFound) {
+				continue // it left meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			n, err := wire.DecodeTable[wire.Node](entry.Value())
+			if err != nil {
+				return err
+			}
+			found = append(found, bus.Worker{ID: n.ID, Host: n.Host, Slots: n.Slots})
 		}
 		return nil
 	})
-	return count, err
+	return found, err
+}
+
+// Broken is an error when the embedded server can no longer store.
+func (r *Run) Broken() error {
+	if r.c.cfg.Server == nil {
+		return nil
+	}
+	return r.c.cfg.Server.Broken()
 }

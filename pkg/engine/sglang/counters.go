@@ -61,6 +61,10 @@ func (c *Client) Counters(ctx context.Context) (engine.Counters, error) {
 	return counters, nil
 }
 
+// maxTotal bounds an engine's own totals: a float64 counts up to there, and a sum
+// over a thousand engines fits 64 bits.
+const maxTotal = 1 << 53
+
 var errSample = errors.New("not a sample of the Prometheus text format")
 
 // parseCounters sums each counter over its label sets (ranks, models).
@@ -88,13 +92,15 @@ func parseCounters(text []byte) (engine.Counters, error) {
 			return c, fmt.Errorf("%w: %q", errSample, line)
 		}
 		v, err := strconv.ParseFloat(fields[0], 64)
-		if err != nil || math.IsNaN(v) || v < 0 || v > 1<<53 {
+		if err != nil || math.IsNaN(v) || v < 0 || v > maxTotal {
 			return c, fmt.Errorf("%w: %q", errSample, line)
 		}
 		if *into == nil {
 			*into = new(int64)
 		}
-		**into += int64(v)
+		if **into += int64(v); **into > maxTotal {
+			return c, fmt.Errorf("%w: the sum at %q is above %d", errSample, line, int64(maxTotal))
+		}
 	}
 	return c, lines.Err()
 }

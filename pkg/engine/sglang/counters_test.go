@@ -24,6 +24,7 @@ func TestParseCounters(t *testing.T) {
 		{"a name that only begins so", "sglang:generation_tokens_total_created 5\n", engine.Counters{}, nil},
 		{"no value", "sglang:generation_tokens_total{}\n", engine.Counters{}, errSample},
 		{"no number", "sglang:generation_tokens_total NaN\n", engine.Counters{}, errSample},
+		{"a sum beyond belief", "sglang:generation_tokens_total{r=\"0\"} 9007199254740992\nsglang:generation_tokens_total{r=\"1\"} 1\n", engine.Counters{}, errSample},
 		{"negative", "sglang:generation_tokens_total -1\n", engine.Counters{}, errSample},
 	}
 	for _, tc := range cases {
