@@ -300,7 +300,7 @@ func (r *Run) read(ctx context.Context, cfg jetstream.ConsumerConfig, stored boo
 		}
 		done := stored && cons.CachedInfo().NumPending == 0
 		if !done {
-			done, err = r.drain(ctx, cons, &last, f)
+			done, err = r.drain(ctx, cons, stored, &last, f)
 		}
 		// The consumer is of no use any more; the server would drop it by itself
 		// after a while, so a failure to do it now is no error.
@@ -315,7 +315,7 @@ func (r *Run) read(ctx context.Context, cfg jetstream.ConsumerConfig, stored boo
 
 // drain reads one consumer until f has enough (done), or the consumer is lost
 // (not done, no error).
-func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, f func(m jetstream.Msg, seq, pending uint64) (bool, error)) (done bool, err error) {
+func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, stored bool, last *uint64, f func(m jetstream.Msg, seq, pending uint64) (bool, error)) (done bool, err error) {
 	for {
 		if ctx.Err() != nil {
 			return true, context.Cause(ctx)
@@ -326,7 +326,9 @@ func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, 
 			cancel()
 			return false, nil
 		}
+		got := 0
 		for m := range batch.Messages() {
+			got++
 			meta, err := m.Metadata()
 			if err != nil {
 				cancel()
@@ -341,6 +343,10 @@ func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, 
 		}
 		cancel()
 		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return false, nil
+		}
+		if stored && got == 0 {
+			// What was pending may have been purged by another controller: count anew.
 			return false, nil
 		}
 	}
