@@ -256,7 +256,12 @@ func (c *Controller) steps(ctx context.Context) error {
 			}
 		}
 		if state.NextStep >= c.Steps {
-			return c.Config.Run.Close(ctx)
+			if err := c.Config.Run.Close(ctx); err != nil {
+				return err
+			}
+			// Nobody comes after this one: what a crash of the server has brought
+			// back since the last sweep would stay.
+			return c.Config.Run.Sweep(ctx)
 		}
 		if err := c.step(ctx, state); err != nil {
 			return err
