@@ -162,7 +162,10 @@ func (t *total) print(took time.Duration) {
 	fmt.Printf("tokens: %d logged by engines, %d in the books, %d of probes, %d generated again; log entries not seen: %d\n",
 		t.Logged, t.Claimed, t.Probes, t.Again, t.Unseen)
 	fmt.Printf("violations by class: %s\n", counts(t.classes))
-	fmt.Printf("ends that no fault forced: %s\n", counts(t.unforced))
+	fmt.Println("ends that no fault forced:")
+	for _, how := range slices.Sorted(maps.Keys(t.unforced)) {
+		fmt.Printf("  %d × %s\n", t.unforced[how], how)
+	}
 }
 
 // counts prints a map in order of its keys.
