@@ -2,7 +2,7 @@
 GO ?= go
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build test race lint e2e bench contract weights test-models
+.PHONY: help build test race lint e2e bench contract weights test-models crash model
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,12 +20,18 @@ lint: ## gofmt, go mod tidy, vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { echo 'not gofmt-ed:'; gofmt -l .; exit 1; }
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
-	$(GO) vet -tags e2e ./e2e
+	$(GO) vet -tags e2e,crash ./e2e/...
 	$(STATICCHECK) ./...
-	$(STATICCHECK) -tags e2e ./e2e
+	$(STATICCHECK) -tags e2e,crash ./e2e/...
 
 e2e: ## the built binaries as processes, from outside
 	$(GO) test -tags e2e -count=1 -timeout 5m ./e2e
+
+crash: ## kills at every crash point of the ledger, four ways; some minutes
+	$(GO) test -tags e2e,crash -count=1 -timeout 30m -run Crash ./e2e
+
+model: ## a million random events through the model of the ledger
+	$(GO) test -count=1 -timeout 20m ./pkg/bus/model -events 1000000
 
 test-models: ## pkg/chat against real tokenizers and jinja2 (Python, npm)
 	scripts/test-models.sh
