@@ -593,6 +593,18 @@ func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
 	return found, err
 }
 
+// Held looks at the log's tail.
+func (r *Run) Held(ctx context.Context) error {
+	_, last, err := r.tail(ctx)
+	if err != nil {
+		return err
+	}
+	if mine := r.State().Epoch; last.State.Epoch > mine {
+		return fmt.Errorf("run %s: %w: epoch %d is open, this one is %d", r.n.run, bus.ErrFenced, last.State.Epoch, mine)
+	}
+	return nil
+}
+
 // Broken is an error when the embedded server can no longer store.
 func (r *Run) Broken() error {
 	if r.c.cfg.Server == nil {
