@@ -2,7 +2,7 @@
 GO ?= go
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build test race lint e2e model crash bench contract weights test-models
+.PHONY: help build test race lint e2e bench contract weights test-models crash model
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -20,9 +20,9 @@ lint: ## gofmt, go mod tidy, vet, staticcheck
 	@test -z "$$(gofmt -l .)" || { echo 'not gofmt-ed:'; gofmt -l .; exit 1; }
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
-	$(GO) vet -tags 'e2e crash' ./e2e
+	$(GO) vet -tags e2e,crash ./e2e/...
 	$(STATICCHECK) ./...
-	$(STATICCHECK) -tags 'e2e crash' ./e2e
+	$(STATICCHECK) -tags e2e,crash ./e2e/...
 
 e2e: ## the built binaries as processes, from outside
 	$(GO) test -tags e2e -count=1 -timeout 5m ./e2e

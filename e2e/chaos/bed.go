@@ -174,7 +174,11 @@ func (b *bed) ended(s *service, e ending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !e.forced && e.code != 0 && b.replaced[s.name] != s {
-		b.unforced = append(b.unforced, fmt.Sprintf("%s exit %d", s.name, e.code))
+		how := fmt.Sprintf("%s exit %d", s.name, e.code)
+		if e.code != 3 { // which says it all
+			how += ": " + s.lastWords()
+		}
+		b.unforced = append(b.unforced, how)
 	}
 	if s == b.services["controller"] && e.code == 0 {
 		select {

@@ -62,7 +62,7 @@ func (c benchCmd) Run(ctx context.Context) error {
 		for _, f := range figures {
 			fmt.Printf("%-52s %5d %9s %9s   %s\n", f.name, len(f.took), shown(quantile(f.took, 0.5)), shown(quantile(f.took, 0.99)), f.budget)
 		}
-		kills := out.injected[killing]
+		kills := out.injected[part.name]
 		costs = append(costs, fmt.Sprintf("%s: %d kills, %d tokens generated again (%.1f per kill) of %d",
 			part.name, kills, out.Again, float64(out.Again)/float64(max(1, kills)), out.Logged))
 		for _, p := range out.problems {
@@ -106,7 +106,7 @@ func (c benchCmd) part(ctx context.Context, dir string, bins programs, ports *po
 	}
 	ctx, cancel := context.WithTimeout(ctx, benchLimit)
 	defer cancel()
-	out := &outcome{injected: map[kind]int{}}
+	out := &outcome{injected: map[string]int{}}
 	// A decode step of 26 ms is at the slow end of real engines, so that a restart
 	// does not look worse than it is for the wait for its canaries.
 	b, err := newBed(dir, bins, ports, size{steps: c.Kills + 1, groups: 32, episodes: 8, slots: 6, latency: 4}, 1)
@@ -181,7 +181,7 @@ func (b *bench) midWave(ctx context.Context, behind int64) (int64, bool) {
 func (b *bench) kill(name string) (time.Time, bool) {
 	ok := b.service(name).kill(0)
 	if ok {
-		b.out.injected[killing]++
+		b.out.injected[strings.TrimRight(name, "-0123456789")]++
 	}
 	return time.Now(), ok
 }

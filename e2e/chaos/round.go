@@ -47,7 +47,7 @@ type findings struct {
 type outcome struct {
 	findings
 	took     time.Duration
-	injected map[kind]int
+	injected map[string]int
 	unforced []string
 	problems []string // violations and complaints, as text
 }
@@ -61,7 +61,7 @@ func round(ctx context.Context, dir string, bins programs, ports *portRange, sch
 	if b == nil {
 		return nil, err
 	}
-	out := &outcome{injected: map[kind]int{}}
+	out := &outcome{injected: map[string]int{}}
 	if err == nil {
 		err = out.run(ctx, b, sched)
 	}
@@ -210,7 +210,7 @@ func (in *injector) inject(ctx context.Context, f fault) {
 	if happened {
 		in.mu.Lock()
 		defer in.mu.Unlock()
-		in.out.injected[f.kind]++
+		in.out.injected[f.sort()]++
 	}
 }
 

@@ -169,6 +169,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		defer close(watched)
 		c.watch(ctx, cancel)
 	}()
+	guarded := make(chan struct{})
+	go func() {
+		defer close(guarded)
+		c.guard(ctx, cancel)
+	}()
 	err = c.steps(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
@@ -176,12 +181,32 @@ func (c *Controller) Run(ctx context.Context) error {
 	cancel(nil)
 	<-followed
 	<-watched
+	<-guarded
 	if err != nil {
 		c.board.update(func(s *Status) { s.Phase, s.Since, s.Error = PhaseFailed, time.Now(), err.Error() })
 	} else {
 		c.board.phase(PhaseFinished)
 	}
 	return err
+}
+
+// guard ends a controller that was replaced while it waits for results: they go
+// to its successor, and only a write would tell.
+func (c *Controller) guard(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// What else may fail shows where it is waited for.
+		if err := c.Config.Run.Held(ctx); errors.Is(err, bus.ErrFenced) {
+			cancel(err)
+			return
+		}
+	}
 }
 
 // watch shows what the run cannot do without while it is missing, and ends the

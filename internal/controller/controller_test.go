@@ -540,6 +540,26 @@ func TestStaleControllerEndsFenced(t *testing.T) {
 	}
 }
 
+// TestIdleStaleControllerEndsFenced: a controller that waits for results writes
+// nothing, and notices all the same that another has taken over.
+func TestIdleStaleControllerEndsFenced(t *testing.T) {
+	b := newBed(t)
+	ctl := b.controller(b.open(), &watcher{}, 1) // and no worker
+	ended := make(chan error, 1)
+	go func() { ended <- ctl.Run(bounded(t)) }()
+	for ctl.Status().Phase != controller.PhaseCollecting {
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	b.open()
+	if err := <-ended; !errors.Is(err, bus.ErrFenced) {
+		t.Errorf("got %v, want fenced", err)
+	}
+}
+
 func TestStallNamesWhatItWaitsFor(t *testing.T) {
 	b := newBed(t)
 	w := &watcher{}

@@ -49,6 +49,11 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 		if !errors.As(err, &damaged) || repairs == maxRepairs {
 			return err
 		}
+		// To a controller that was replaced, results that its successor trimmed look
+		// damaged.
+		if err := c.Config.Run.Held(ctx); err != nil {
+			return err
+		}
 		if err := c.regenerate(ctx, damaged); err != nil {
 			return err
 		}

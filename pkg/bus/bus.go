@@ -99,6 +99,9 @@ type Run interface {
 	// is one.
 	Outage() time.Duration
 
+	// Held looks whether this claim is the newest. It is ErrFenced once another
+	// controller has taken over, which one that writes nothing would not notice.
+	Held(ctx context.Context) error
 	// Broken is an error when the store can take nothing more until a person has
 	// mended something, which the error says.
 	Broken() error

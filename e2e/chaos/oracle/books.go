@@ -90,8 +90,40 @@ func (j *judgement) report(n int64, dir string, groups []group, trained []*sampl
 		j.violate(unbalanced, "step %d: %+v; the samples train %d tokens, the generations are %d", n, b, loss, kept)
 	}
 	j.unclaimed(n, b.EngineUnclaimed)
+	j.metrics(n, dir, text)
 	j.Claimed += b.Generated
 	j.Probes += b.Probe
+}
+
+// metrics checks that a committed step has one line in its run's metrics.jsonl,
+// with the numbers of its report.
+func (j *judgement) metrics(n int64, dir string, report []byte) {
+	type line struct {
+		Kind    string             `json:"kind"`
+		Step    int64              `json:"step"`
+		Metrics map[string]float64 `json:"metrics"`
+	}
+	var r line
+	if err := json.Unmarshal(report, &r); err != nil {
+		j.violate(files, "step %d: report.json: %v", n, err)
+		return
+	}
+	found := 0
+	err := eachLine(filepath.Join(filepath.Dir(dir), "metrics.jsonl"), func(text []byte) error {
+		var l line
+		if err := json.Unmarshal(text, &l); err != nil {
+			return err
+		}
+		if l.Kind == "step" && l.Step == n {
+			if found++; !maps.Equal(l.Metrics, r.Metrics) {
+				j.violate(files, "step %d: metrics.jsonl and report.json have other numbers", n)
+			}
+		}
+		return nil
+	})
+	if err != nil || found != 1 {
+		j.violate(files, "step %d: %d lines in metrics.jsonl, %v", n, found, err)
+	}
 }
 
 // unclaimed checks what the engines generated beyond the books. A step may claim

@@ -164,6 +164,12 @@ func (w *world) files(run string, n int64, must func(error)) []rollout.FileDiges
 	report, err := json.Marshal(result.Report)
 	must(err)
 	must(os.WriteFile(filepath.Join(dir, "report.json"), report, 0o644))
+	line, err := json.Marshal(map[string]any{"kind": "step", "step": n, "metrics": result.Report.Metrics})
+	must(err)
+	f, err := os.OpenFile(filepath.Join(run, "metrics.jsonl"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+	must(err)
+	_, err = f.Write(append(line, '\n'))
+	must(errors.Join(err, f.Close()))
 	return out
 }
 
@@ -240,6 +246,9 @@ func TestOracleSees(t *testing.T) {
 			w.report = func(r *step.Report) { r.Ledger.Books.EngineUnclaimed = rollout.Ptr(int64(-3)) }
 		}, unclaimed},
 		{"an outcome too many", func(w *world) { w.report = func(r *step.Report) { r.Ledger.Outcomes["failed"]++ } }, files},
+		{"a step that is in metrics.jsonl twice", func(w *world) {
+			w.edit = func(dir string) { repeatLine(t, filepath.Join(dir, "out-0", "r", "metrics.jsonl"), 1) }
+		}, files},
 		{"a log that jumps back", func(w *world) {
 			w.edit = func(dir string) { repeatLine(t, filepath.Join(dir, "ledger.jsonl"), 4) }
 		}, duplicated},

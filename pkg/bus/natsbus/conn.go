@@ -100,8 +100,17 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		c.Close()
 		return nil, fmt.Errorf("JetStream: %w", err)
 	}
-	if _, err := c.js.AccountInfo(ctx); err != nil {
+	err = c.retry(ctx, "ask NATS at "+c.where()+" for JetStream", func(ctx context.Context) error {
+		_, err := c.js.AccountInfo(ctx)
+		return err
+	})
+	if err != nil {
 		c.Close()
+	}
+	switch {
+	case errors.Is(err, bus.ErrUnavailable):
+		return nil, err
+	case err != nil:
 		return nil, fmt.Errorf("NATS at %s has no JetStream for this account (%w): start it with -js", c.where(), err)
 	}
 	return c, nil
@@ -279,18 +288,23 @@ func (c *Conn) MaxRecord() int { return int(c.nc.MaxPayload()) - headroom }
 // Close ends the connection.
 func (c *Conn) Close() { c.nc.Close() }
 
+// try calls f once, bounded in time and by the life of the connection.
+func (c *Conn) try(ctx context.Context, op string, f func(ctx context.Context) error) error {
+	try, cancel := c.bound(ctx, tryTimeout)
+	defer cancel()
+	err := f(try)
+	if cause := context.Cause(try); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) && cause != nil {
+		err = cause
+	}
+	return classify(op, err)
+}
+
 // retry repeats f, each try bounded, while its error is a passing one and ctx
 // lives.
 func (c *Conn) retry(ctx context.Context, op string, f func(ctx context.Context) error) error {
 	wait := 20 * time.Millisecond
 	for {
-		try, cancel := c.bound(ctx, tryTimeout)
-		err := f(try)
-		if cause := context.Cause(try); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) && cause != nil {
-			err = cause
-		}
-		cancel()
-		err = classify(op, err)
+		err := c.try(ctx, op, f)
 		if !passing(err) || ctx.Err() != nil {
 			return err
 		}

@@ -73,14 +73,7 @@ func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
 	m := &Member{c: c, cfg: cfg, leases: map[*lease]struct{}{}, ended: make(chan struct{}), stalled: make(chan struct{})}
 	deadline := time.Now().Add(cfg.Wait)
 	for {
-		// Bounded: a list of names that the server took with it is waited for without
-		// end by the client.
-		try, cancel := c.bound(ctx, callTimeout)
-		err := m.find(try)
-		if err != nil && ctx.Err() == nil && try.Err() != nil {
-			err = fmt.Errorf("look for the run: %w: %w", bus.ErrUnavailable, context.Cause(try))
-		}
-		cancel()
+		err := m.c.try(ctx, "look for the run", m.find)
 		if err == nil {
 			break
 		}

@@ -298,6 +298,7 @@ func TestStaleControllerIsFenced(t *testing.T) {
 		{"commit", func() error { return stale.Commit(ctx, rollout.Manifest{}) }},
 		{"trim", func() error { return stale.Trim(ctx, 1) }},
 		{"close", func() error { return stale.Close(ctx) }},
+		{"held", func() error { return stale.Held(ctx) }},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

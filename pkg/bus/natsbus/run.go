@@ -67,6 +67,7 @@ const (
 	ackWaitReplicas = 10 * time.Second // a leader election takes 4 to 9 s
 	maxJobsInFlight = 4096
 	nodeTTL         = 6 * time.Second
+	openWait        = time.Minute
 )
 
 // OpenRun creates the run on the bus or takes it over, under a new epoch. From
@@ -76,6 +77,10 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The calls below outlive a restart of the server; a server that is gone ends
+	// them.
+	ctx, cancel := context.WithTimeoutCause(ctx, openWait, fmt.Errorf("run %s could not be opened within %s", n.run, openWait))
+	defer cancel()
 	r := &Run{c: c, n: n}
 	if err := r.createStreams(ctx, cfg.MaxResultBytes); err != nil {
 		return nil, err
@@ -146,18 +151,19 @@ func (r *Run) putEntry(ctx context.Context) error {
 
 func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
 	replicas := r.c.cfg.Replicas
-	stream := func(name, subjects string, retention jetstream.RetentionPolicy, maxBytes int64) (jetstream.Stream, error) {
-		s, err := r.c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-			Name: name, Subjects: []string{subjects}, Retention: retention, Storage: jetstream.FileStorage,
-			Replicas: replicas, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
-			// A replica may answer a direct get from the past; a lease mark not yet
-			// there would then look like a trimmed wave.
-			AllowDirect: replicas == 1,
+	stream := func(name, subjects string, retention jetstream.RetentionPolicy, maxBytes int64) (s jetstream.Stream, err error) {
+		err = r.c.retry(ctx, "create stream "+name, func(ctx context.Context) error {
+			var err error
+			s, err = r.c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+				Name: name, Subjects: []string{subjects}, Retention: retention, Storage: jetstream.FileStorage,
+				Replicas: replicas, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
+				// A replica may answer a direct get from the past; a lease mark not yet
+				// there would then look like a trimmed wave.
+				AllowDirect: replicas == 1,
+			})
+			return err
 		})
-		if err != nil {
-			return nil, classify("create stream "+name, err)
-		}
-		return s, nil
+		return s, err
 	}
 	if maxResultBytes == 0 {
 		maxResultBytes = -1
@@ -178,21 +184,31 @@ func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
 	}
 	// No BackOff: it would replace AckWait. No delivery limit: a job past it would
 	// lie in the stream for ever; poison is judged by lease marks.
-	_, err = r.jobs.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: workers, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxDeliver: -1,
-		MaxAckPending: maxJobsInFlight, FilterSubject: r.n.root + "jobs.*.*",
+	err = r.c.retry(ctx, "create job consumer", func(ctx context.Context) error {
+		_, err := r.jobs.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: workers, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxDeliver: -1,
+			MaxAckPending: maxJobsInFlight, FilterSubject: r.n.root + "jobs.*.*",
+		})
+		return err
 	})
 	if err != nil {
-		return classify("create job consumer", err)
+		return err
 	}
-	r.table, err = r.c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: r.n.table(), History: 1, Replicas: replicas, LimitMarkerTTL: time.Minute,
+	err = r.c.retry(ctx, "create run table", func(ctx context.Context) error {
+		var err error
+		r.table, err = r.c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: r.n.table(), History: 1, Replicas: replicas, LimitMarkerTTL: time.Minute,
+		})
+		return err
 	})
 	if err != nil {
-		return classify("create run table", err)
+		return err
 	}
-	r.blobs, err = r.c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: r.n.blobs(), Replicas: replicas})
-	return classify("create blob store", err)
+	return r.c.retry(ctx, "create blob store", func(ctx context.Context) error {
+		var err error
+		r.blobs, err = r.c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: r.n.blobs(), Replicas: replicas})
+		return err
+	})
 }
 
 // replay reads the log as it stands.
@@ -200,12 +216,17 @@ func (r *Run) replay(ctx context.Context) error {
 	var entries []rollout.LedgerEntry
 	r.entries = nil
 	for seq := uint64(1); ; {
-		raw, err := r.ledger.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(r.n.log()))
+		var raw *jetstream.RawStreamMsg
+		err := r.c.retry(ctx, "read ledger", func(ctx context.Context) error {
+			var err error
+			raw, err = r.ledger.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(r.n.log()))
+			return err
+		})
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			break
 		}
 		if err != nil {
-			return classify("read ledger", err)
+			return err
 		}
 		e, err := r.c.codec.DecodeEntry(raw.Data)
 		if err != nil {
@@ -582,6 +603,18 @@ func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
 		return nil
 	})
 	return found, err
+}
+
+// Held looks at the log's tail.
+func (r *Run) Held(ctx context.Context) error {
+	_, last, err := r.tail(ctx)
+	if err != nil {
+		return err
+	}
+	if mine := r.State().Epoch; last.State.Epoch > mine {
+		return fmt.Errorf("run %s: %w: epoch %d is open, this one is %d", r.n.run, bus.ErrFenced, last.State.Epoch, mine)
+	}
+	return nil
 }
 
 // Broken is an error when the embedded server can no longer store.
