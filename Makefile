@@ -27,11 +27,11 @@ lint: ## gofmt, go mod tidy, vet, staticcheck
 e2e: ## the built binaries as processes, from outside
 	$(GO) test -tags e2e -count=1 -timeout 5m ./e2e
 
-crash: ## kills at every crash point of the ledger, four ways; some minutes
-	$(GO) test -tags e2e,crash -count=1 -timeout 30m -run Crash ./e2e
+model: ## the ledger's protocol as a model: 20 million random events
+	$(GO) test -count=1 -v -timeout 5m ./pkg/bus/model -args -events 20000000
 
-model: ## a million random events through the model of the ledger
-	$(GO) test -count=1 -timeout 20m ./pkg/bus/model -events 1000000
+crash: ## kill at every crash point of the ledger, in every way
+	$(GO) test -tags 'e2e crash' -count=1 -timeout 9m -parallel 5 -run TestCrash ./e2e
 
 test-models: ## pkg/chat against real tokenizers and jinja2 (Python, npm)
 	scripts/test-models.sh

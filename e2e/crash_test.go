@@ -285,6 +285,39 @@ func TestCrash(t *testing.T) {
 	}
 }
 
+// TestCrashTakeOver lets two controllers meet inside a take-over: the one that
+// opened the run last must come through.
+func TestCrashTakeOver(t *testing.T) {
+	engine := startSimengine(t)
+	want := undisturbed(t, engine)
+	t.Run("both write the fence", func(t *testing.T) {
+		b := newBed(t, engine)
+		b.worker("w1", "", "")
+		old := b.controller(b.folder(), "c1c", split)
+		old.reached("c1c", split)
+		next := b.controller(b.folder(), "c1c", split)
+		next.reached("c1c", split)
+		old.signal(syscall.SIGCONT) // its fence goes through: the new one's was not written yet
+		old.ends(3)
+		next.signal(syscall.SIGCONT)
+		next.ends(0)
+		b.check(want)
+	})
+	t.Run("the log is shortened while it is read", func(t *testing.T) {
+		b := newBed(t, engine)
+		b.worker("w1", "", "")
+		old := b.controller(b.folder(), "c7", split) // holds the log long enough to be met
+		old.reached("c7", split)
+		next := b.controller(b.folder(), "c0b", split)
+		next.reached("c0b", split)
+		old.signal(syscall.SIGCONT)
+		old.ends(0)
+		next.signal(syscall.SIGCONT)
+		next.ends(0)
+		b.check(want)
+	})
+}
+
 // undisturbed returns the batches of a run that nothing happens to.
 func undisturbed(t *testing.T, engine string) (batches []string) {
 	b := newBed(t, engine)

@@ -112,6 +112,7 @@ type report struct {
 		Retried      map[string]int `json:"retried"`
 		Generations  map[string]int `json:"generations"`
 		Untrainable  map[string]int `json:"untrainable"`
+		Implausible  map[string]int `json:"implausible"`
 		Counters     struct {
 			totals
 			Reported totals `json:"reported"`

@@ -33,7 +33,6 @@ func BenchmarkStep(b *testing.B) {
 			"data: {prompts: " + filepath.Join(dir, "prompts.jsonl") + "}",
 			"engines: [{url: '" + startStub(b, dir) + "'}]",
 			"rollout: {batch_size: 128, n_samples_per_prompt: 8, sampling: {max_new_tokens: 256}}",
-			"api: {listen: '127.0.0.1:0'}",
 			"reward: {type: exact}",
 		}, "\n"),
 	} {

@@ -227,11 +227,11 @@ func (c *controller) refreshFence(s *stream, sub subject) int {
 
 // turn is one round of Controller.steps; false ends the controller.
 func (c *controller) turn() bool {
+	c.sweep()
 	c.serve()
 	if below := c.trimmable(); below > c.state.trimmed {
 		c.trim(below)
 	}
-	c.sweep() // behind the trimming: the run may be closed next
 	if c.state.nextStep == steps {
 		if c.state.durable < steps {
 			c.idle() // waits for the trainer
@@ -240,6 +240,12 @@ func (c *controller) turn() bool {
 		s := c.state
 		s.closed = true
 		c.append(&entry{kind: closed, state: s})
+		// Nobody comes after this one: what a crash has brought back since the last
+		// sweep would stay.
+		for crashes := -1; crashes != c.seen && c.w.flaw != sweepEarly; {
+			crashes = c.seen
+			c.sweep()
+		}
 		return false
 	}
 	g := c.groups()

@@ -46,7 +46,7 @@ func walk(w *world, length int) (broke string) {
 			panic(r)
 		}
 	}()
-	for w.events < length && !w.spent() && !(w.truth.finished && w.n(50) == 0) {
+	for w.events < length && !w.spent() && !(w.truth.finished && w.n(10) == 0) {
 		w.event()
 	}
 	w.settle()
@@ -160,6 +160,7 @@ func TestFlawsAreFound(t *testing.T) {
 		{setting{trimAtCommit, crashes, 0}, "the trainer's checkpoint"},
 		{setting{idleUnwatched, 0, faultReplace | faultSleep}, "does not end"},
 		{setting{noSweep, crashes, 0}, "still holds"},
+		{setting{sweepEarly, 0, faultCrash | faultUndo}, "still holds"},
 		{setting{gapIgnored, 0, faultReplace | faultSleep}, "contradicts itself"},
 		{setting{wasteAfterLostPut, 0, faultLoss | faultExpire}, "generation .* counts as"},
 		{setting{rewindForgets, crashes, 0}, "prompt .* stands in"},
@@ -169,7 +170,7 @@ func TestFlawsAreFound(t *testing.T) {
 		{setting{notVerified, allFaults, faultCrash | faultDamage}, "never stored under its lease"},
 	} {
 		t.Run(string(tc.flaw), func(t *testing.T) {
-			seen, _, bad := search(tc.setting, 5_000_000, *seed)
+			seen, _, bad := search(tc.setting, 20_000_000, *seed)
 			if bad == nil {
 				t.Fatalf("nothing was found in %d events", seen)
 			}

@@ -21,6 +21,7 @@ const (
 	attemptByDelivery flaw = "the attempt is the broker's delivery count"
 	trimAtCommit      flaw = "a wave is trimmed when its step is committed, not when it is durable"
 	idleUnwatched     flaw = "a controller that waits does not look at the log"
+	sweepEarly        flaw = "a run ends without a last sweep"
 	noSweep           flaw = "what comes back is not swept"
 	gapIgnored        flaw = "a log with a gap is read over it"
 	cursorTrusted     flaw = "a reader goes on behind its last sequence after a restart of the broker"
@@ -342,13 +343,18 @@ func (w *world) crash() {
 	})
 }
 
-// settle lets everybody go on without faults until the run has ended.
+// lastCrashes is how often the broker may still crash while a walk settles.
+const lastCrashes = 3
+
+// settle lets everybody go on until the run has ended, without any more faults
+// but a few crashes of the broker: what these bring back must go as well.
 func (w *world) settle() {
 	w.calm = true
 	for _, a := range w.actors {
 		a.asleep = false
 	}
 	w.note("no more faults")
+	crashes := 0
 	for round := 0; ; round++ {
 		w.actors = slices.DeleteFunc(w.actors, func(a *actor) bool { return a.dead })
 		if w.truth.finished && w.count('c') == 0 {
@@ -356,6 +362,10 @@ func (w *world) settle() {
 		}
 		if round > 20_000 {
 			w.violated("the run does not end: %v", w.truth.state)
+		}
+		if w.faults&faultCrash != 0 && crashes < lastCrashes && !w.truth.finished && w.n(200) == 199 {
+			crashes++
+			w.crash()
 		}
 		if w.count('c') == 0 {
 			w.start('c')

@@ -235,6 +235,7 @@ func (r *Run) replay(ctx context.Context) error {
 		entries = append(entries, e)
 		r.entries = append(r.entries, entryAt(raw.Sequence, e))
 		seq = raw.Sequence + 1
+		failpoint.Hit("c0b")
 	}
 	var err error
 	r.state, r.open, err = rollout.Replay(entries)
@@ -339,6 +340,7 @@ func (r *Run) refreshFence(ctx context.Context, stream jetstream.Stream, subject
 	}
 	// The nonce makes a retry after a lost answer recognisable.
 	nonce := uuid.NewString()
+	failpoint.Hit("c1c")
 	ack, err := r.c.publish(ctx, op, &nats.Msg{Subject: subject, Data: []byte(nonce)},
 		jetstream.WithExpectLastSequenceForSubject(last, subject))
 	seq := uint64(0)
