@@ -249,8 +249,9 @@ func (b *bed) evidence(calm bool) error {
 	return os.WriteFile(filepath.Join(b.dir, "evidence.json"), append(text, '\n'), 0o644)
 }
 
-// close ends every process that is left, workers first, and returns what went
-// against what they promise: a worker that is told to go, goes with code 0.
+// close ends every process that is left and returns what went against what they
+// promise: a worker that is told to go, goes with code 0, or with 3 where it was
+// frozen until now and its jobs went to others.
 func (b *bed) close() (complaints []string) {
 	var stopping sync.WaitGroup
 	var mu sync.Mutex
@@ -260,7 +261,7 @@ func (b *bed) close() (complaints []string) {
 		}
 		stopping.Go(func() {
 			e := s.stop(leave)
-			if name[0] == 'w' && e.code != 0 {
+			if name[0] == 'w' && e.code != 0 && e.code != 3 {
 				mu.Lock()
 				defer mu.Unlock()
 				complaints = append(complaints, fmt.Sprintf("%s was told to go and ended with code %d (-1: killed after %s)", name, e.code, leave))

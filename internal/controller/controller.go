@@ -21,9 +21,9 @@ type Prompts interface {
 
 // Meter reads the engines' own books.
 type Meter interface {
-	// Completion is the engines' completion tokens since they started; nil unless
-	// all of them show it.
-	Completion(ctx context.Context) *int64
+	// Grown is what the engines' own completion counters grew by since the last
+	// call; nil at the first, and where it is not known.
+	Grown(ctx context.Context) *int64
 	// TakeProbeTokens returns the completion tokens of probes since the last call.
 	TakeProbeTokens() int64
 	// Rows are the engines as they stand.
@@ -122,7 +122,7 @@ type Controller struct {
 	metrics  *metricsFile
 	board    board
 	told     map[string]bool // keys of failures that the observer knows
-	metered  *int64          // the engines' completion tokens at the end of the last step
+	tookOver bool            // from a controller before, and no step committed since
 }
 
 // New returns a controller.
@@ -152,8 +152,9 @@ func (c *Controller) Run(ctx context.Context) error {
 			return err
 		}
 	}
+	c.tookOver = state.Epoch > 1
 	if c.Meter != nil {
-		c.metered = c.Meter.Completion(ctx)
+		c.Meter.Grown(ctx)
 		c.Meter.TakeProbeTokens() // made before the books of this process began
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -324,13 +325,12 @@ func (c *Controller) meter(ctx context.Context, cfg *step.Config, window *step.W
 		return
 	}
 	window.ProbeTokens = c.Meter.TakeProbeTokens()
-	now := c.Meter.Completion(ctx)
-	// A total that fell is that of an engine that was restarted: then the growth is
-	// not known.
-	if c.metered != nil && now != nil && *now >= *c.metered {
-		window.EngineTokens = rollout.Ptr(*now - *c.metered)
+	// What was generated under the controller before is in no count of ours, though
+	// its results may be in this step.
+	if grown := c.Meter.Grown(ctx); !c.tookOver {
+		window.EngineTokens = grown
 	}
-	c.metered = now
+	c.tookOver = false
 	cfg.Speculates = map[string]bool{}
 	for _, e := range c.Meter.Rows() {
 		if e.Speculative != nil {

@@ -63,6 +63,9 @@ type Counters struct {
 	Verify     *int64
 	Proposed   *int64
 	Correct    *int64
+	// Started is the time, as a number that two starts do not share, at which the
+	// totals began at 0.
+	Started *int64
 }
 
 // Admin is what a controller does to one engine.

@@ -23,12 +23,14 @@ func counterNames(c *engine.Counters) map[string]**int64 {
 		"sglang:prompt_tokens_total":        &c.Prompt,
 		"sglang:cached_tokens_total":        &c.Cached,
 		"sglang:generation_tokens_total":    &c.Completion,
+		"process_start_time_seconds":        &c.Started,
 		"sheaf_sim_prompt_tokens_total":     &c.Prompt,
 		"sheaf_sim_cached_tokens_total":     &c.Cached,
 		"sheaf_sim_completion_tokens_total": &c.Completion,
 		"sheaf_sim_verify_total":            &c.Verify,
 		"sheaf_sim_proposed_tokens_total":   &c.Proposed,
 		"sheaf_sim_correct_tokens_total":    &c.Correct,
+		"sheaf_sim_start_milliseconds":      &c.Started,
 	}
 }
 
