@@ -119,6 +119,7 @@ type Controller struct {
 	Config
 	inbox    chan bus.Receipt
 	receipts map[rollout.EpisodeID]bus.Receipt
+	refollow trigger // fired when known receipts turned out to be wrong
 	metrics  *metricsFile
 	board    board
 	told     map[string]bool // keys of failures that the observer knows
