@@ -142,5 +142,8 @@ func (c *Controller) wait(ctx context.Context, w *wave, missing int, idle time.D
 		}
 		return fmt.Errorf("%w: waited for %s; the run can be resumed", cause, on)
 	}
+	if err := c.Config.Run.Sweep(ctx); err != nil {
+		return err
+	}
 	return c.Config.Run.Submit(ctx, w.jobs)
 }
