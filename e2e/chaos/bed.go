@@ -260,8 +260,8 @@ func (b *bed) close() (complaints []string) {
 			continue
 		}
 		stopping.Go(func() {
-			e := s.stop(leave)
-			if name[0] == 'w' && e.code != 0 && e.code != 3 {
+			e, running := s.stop(leave)
+			if name[0] == 'w' && running && e.code != 0 && e.code != 3 {
 				mu.Lock()
 				defer mu.Unlock()
 				complaints = append(complaints, fmt.Sprintf("%s was told to go and ended with code %d (-1: killed after %s)", name, e.code, leave))

@@ -158,11 +158,11 @@ func (s *service) retire() {
 }
 
 // stop asks the process to end and kills it after a while. It returns how it
-// ended.
-func (s *service) stop(within time.Duration) ending {
+// ended; running is false where there was none to ask.
+func (s *service) stop(within time.Duration) (e ending, running bool) {
 	s.retire()
 	s.mu.Lock()
-	if s.proc != nil {
+	if running = s.proc != nil; running {
 		_ = s.proc.Signal(syscall.SIGCONT) // it may have ended
 		_ = s.proc.Signal(syscall.SIGTERM)
 	}
@@ -173,5 +173,5 @@ func (s *service) stop(within time.Duration) ending {
 		s.kill(0)
 		<-s.done
 	}
-	return s.last
+	return s.last, running
 }

@@ -148,8 +148,8 @@ func (j *judgement) unclaimed(n int64, u *int64) {
 // generated for a killed worker is in no report; nothing may be in a report that
 // no engine generated.
 func (j *judgement) books() {
-	if j.Claimed+j.Probes > j.Logged {
-		j.violate(unbalanced, "the reports claim %d tokens and %d of probes, the engines logged %d", j.Claimed, j.Probes, j.Logged)
+	if probes := j.Logged - j.ev.episodes; j.Claimed > j.ev.episodes || j.Probes > probes {
+		j.violate(unbalanced, "the reports claim %d tokens and %d of probes, the engines logged %d and %d", j.Claimed, j.Probes, j.ev.episodes, probes)
 	}
 	if j.ev.shape.Calm && j.Claimed != j.kept {
 		j.violate(unbalanced, "without a fault the reports claim %d tokens, the files hold %d", j.Claimed, j.kept)

@@ -17,6 +17,8 @@ type evidence struct {
 	entries []logged
 	calls   map[string][]call // by rid
 	total   int64             // tokens that the engines generated, by their logs
+	// episodes are those of calls that bring a seed. Only canaries bring none.
+	episodes int64
 }
 
 // shape is what was run, from evidence.json.
@@ -131,6 +133,9 @@ func (ev *evidence) readCalls(path string) error {
 		}
 		ev.calls[c.RID] = append(ev.calls[c.RID], c)
 		ev.total += int64(len(c.Output))
+		if c.Seed != nil {
+			ev.episodes += int64(len(c.Output))
+		}
 	}
 	return nil
 }
