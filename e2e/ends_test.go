@@ -70,3 +70,30 @@ func waitFor(t *testing.T, within time.Duration, f func() bool) {
 		}
 	}
 }
+
+// TestResumeWithoutAnEngine: a run that goes on takes the engines that answer; one
+// that begins wants all.
+func TestResumeWithoutAnEngine(t *testing.T) {
+	out := t.TempDir()
+	gone := start(t, "simengine", "--model-path", "configs/models/tiny", "--host", "127.0.0.1", "--port", "0")
+	url := gone.until(`(http://127\.0\.0\.1:\d+)`, 10*time.Second)[1]
+	cfg := config(t,
+		"run: {name: resume, steps: 2, out: "+out+"}",
+		"model: {path: configs/models/tiny}",
+		"data: {prompts: configs/data/arithmetic.jsonl}",
+		"engines: [{sim: {count: 1}}, {url: '"+url+"'}]",
+		"rollout: {batch_size: 4, n_samples_per_prompt: 4, max_context_len: 512, sampling: {max_new_tokens: 24}}",
+		"reward: {type: exact}",
+	)
+	if code, text := start(t, "controller", "run", cfg, "--steps", "1").wait(20 * time.Second); code != 0 {
+		t.Fatalf("exit code %d\n%s", code, text)
+	}
+	gone.kill()
+	if code, text := start(t, "controller", "run", cfg).wait(20 * time.Second); code != 0 || !strings.Contains(text, "going on without an engine") {
+		t.Errorf("going on: exit code %d\n%s", code, text)
+	}
+	checkStep(t, stepDir(out, "resume", 1), 16)
+	if code, text := start(t, "controller", "run", cfg, "--fresh").wait(20 * time.Second); code != 1 || !strings.Contains(text, "engines.1.url") {
+		t.Errorf("beginning: exit code %d\n%s", code, text)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"time"
 
 	"github.com/sheaf-rl/sheaf/internal/config"
@@ -22,8 +23,7 @@ const simDraftSteps = 3
 // attachWait bounds how long an engine may take to say what it is.
 const attachWait = 10 * time.Second
 
-// engines starts the simulated engines and probes every engine. One that is not
-// fit to serve ends the run before it begins.
+// engines starts the simulated engines and makes a warden of all engines.
 func (r *runner) engines(ctx context.Context, model *chat.Model) (*pool.Warden, error) {
 	var wards []*pool.Ward
 	add := func(kind, named, url, owner string, inflight int) error {
@@ -54,10 +54,21 @@ func (r *runner) engines(ctx context.Context, model *chat.Model) (*pool.Warden, 
 			}
 		}
 	}
-	w := pool.NewWarden(pool.WardenConfig{Terms: terms(r.cfg, model), Put: r.putEngine, Period: healthPeriod(r.cfg), Log: r.log.With("part", "warden")}, wards)
+	return pool.NewWarden(pool.WardenConfig{Terms: terms(r.cfg, model), Put: r.putEngine, Period: healthPeriod(r.cfg), Log: r.log.With("part", "warden")}, wards), nil
+}
+
+// admit probes the engines. A run that begins must have all of them: one that is
+// missing is most likely a mistake in the config. A run that goes on takes those
+// that answer, and leaves the others to the warden.
+func (r *runner) admit(ctx context.Context, engines *pool.Warden) error {
 	ctx, cancel := context.WithTimeout(ctx, attachWait)
 	defer cancel()
-	return w, w.Admit(ctx)
+	err := engines.Admit(ctx)
+	if err == nil || r.claim.State().Epoch == 1 || engines.Serving() == 0 {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "warning: going on without an engine until it answers:", err)
+	return nil
 }
 
 // healthPeriod lets a dead engine be noticed well within the step's deadline.

@@ -119,6 +119,9 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 	if r.claim, err = r.open(ctx, conn, model); err != nil {
 		return err
 	}
+	if err := r.admit(ctx, engines); err != nil {
+		return err
+	}
 	if err := engines.Publish(ctx); err != nil {
 		return err
 	}

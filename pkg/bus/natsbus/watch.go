@@ -12,20 +12,20 @@ import (
 // forgotten it.
 func (m *Member) watch(ctx context.Context, keys string) (<-chan jetstream.KeyValueEntry, error) {
 	live := m.c.alive()
-	w, err := m.table.Watch(ctx, keys)
-	if err != nil {
-		return nil, classify("watch "+keys, err)
+	var w jetstream.KeyWatcher
+	begin := func(context.Context) (err error) {
+		w, err = m.table.Watch(ctx, keys)
+		return err
+	}
+	if err := m.c.retry(ctx, "watch "+keys, begin); err != nil {
+		return nil, err
 	}
 	out := make(chan jetstream.KeyValueEntry)
 	go func() {
 		defer close(out)
 		for forward(ctx, live, w, out) {
 			live = m.c.alive()
-			err := m.c.retry(ctx, "watch "+keys, func(context.Context) (err error) {
-				w, err = m.table.Watch(ctx, keys)
-				return err
-			})
-			if err != nil {
+			if err := m.c.retry(ctx, "watch "+keys, begin); err != nil {
 				return // ctx has ended, or the run was removed
 			}
 		}

@@ -107,6 +107,7 @@ func (w *Warden) admit(ctx context.Context, ward *Ward) error {
 	defer w.mu.Unlock()
 	w.probe += a.Canary.Completion()
 	if err != nil {
+		ward.Entry.State = rollout.EngineDead
 		return err
 	}
 	if a.Unverified != "" && ward.Entry.Incarnation == 0 {
@@ -200,6 +201,17 @@ func (w *Warden) change(ctx context.Context, ward *Ward, f func(*rollout.EngineE
 		return fmt.Errorf("engine table: %w", err)
 	}
 	return nil
+}
+
+// Serving counts the engines that serve.
+func (w *Warden) Serving() int {
+	n := 0
+	for _, e := range w.Rows() {
+		if e.State == rollout.EngineServing {
+			n++
+		}
+	}
+	return n
 }
 
 // Rows returns the table as it stands.
