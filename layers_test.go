@@ -38,11 +38,13 @@ var mayImport = map[string][]string{
 	"pkg/bus":         {"pkg/rollout"},
 	"internal/config": {"pkg/rollout"},
 
-	"pkg/engine/sglang": {"pkg/engine", "pkg/rollout"},
-	"pkg/engine/pool":   {"pkg/engine", "pkg/rollout"},
-	"pkg/engine/sim":    {"pkg/chat", "pkg/rollout", "internal/safetensors"},
-	"pkg/feed":          {"pkg/step", "pkg/wire", "pkg/rollout"},
-	"pkg/bus/natsbus":   {"pkg/bus", "pkg/wire", "pkg/rollout"},
+	"pkg/engine/sglang":  {"pkg/engine", "pkg/rollout"},
+	"pkg/engine/pool":    {"pkg/engine", "pkg/rollout"},
+	"pkg/engine/sim":     {"pkg/chat", "pkg/rollout", "internal/safetensors"},
+	"pkg/session":        {"pkg/engine", "pkg/chat", "pkg/rollout"},
+	"pkg/session/server": {"pkg/session", "pkg/engine", "pkg/chat", "pkg/rollout"},
+	"pkg/feed":           {"pkg/step", "pkg/wire", "pkg/rollout"},
+	"pkg/bus/natsbus":    {"pkg/bus", "pkg/wire", "pkg/rollout"},
 
 	"internal/worker":     {"pkg/bus", "pkg/engine", "pkg/reward", "pkg/rollout"},
 	"internal/controller": {"pkg/bus", "pkg/step", "pkg/wire", "pkg/rollout"},
