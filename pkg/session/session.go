@@ -127,8 +127,8 @@ type Request struct {
 type plan struct {
 	key      flightKey
 	from     candidate
-	messages []json.RawMessage
-	span     []byte
+	messages []incoming
+	span     []byte // the messages as the client spelled them
 }
 
 // Begin starts a turn, joins one that is under way, or hands out the reply to one
@@ -186,11 +186,20 @@ func (s *Session) plan(req Request, opts *options, from candidate) (plan, *Call,
 	if s.closed {
 		return p, nil, ErrClosed
 	}
-	var err error
-	if p.messages, p.span, err = req.Match.tail(from.next); err != nil {
+	raws, span, err := req.Match.tail(from.next)
+	if err != nil {
 		return p, nil, err
 	}
-	p.key = flightKey{from.node, opts, s.sumRequest(req, p.span)}
+	p.span = span
+	p.messages = make([]incoming, len(raws))
+	for i, raw := range raws {
+		if p.messages[i], err = read(raw, s.tree.seed); err != nil {
+			return p, nil, fmt.Errorf("message %d: %w", i, err)
+		}
+	}
+	inCallOrder(p.messages, from.node.reply.calls,
+		func(m incoming) bool { return m.Role == "tool" }, func(m incoming) string { return m.plain.callID })
+	p.key = flightKey{from.node, opts, s.sumRequest(req, p.messages)}
 	if call := s.repeated(p.key); call != nil {
 		return p, call, nil
 	}
@@ -220,14 +229,24 @@ func (s *Session) repeated(key flightKey) *Call {
 	return nil
 }
 
-func (s *Session) sumRequest(req Request, span []byte) uint64 {
+// sumRequest identifies what a request adds, however it is spelled.
+func (s *Session) sumRequest(req Request, messages []incoming) uint64 {
 	var h maphash.Hash
 	h.SetSeed(s.tree.seed)
-	h.Write(span)
-	fmt.Fprintf(&h, "\x00%d", req.MaxTokens)
-	for _, stop := range req.Stop {
-		fmt.Fprintf(&h, "\x00%s", stop)
+	add := func(texts ...string) {
+		for _, t := range texts {
+			maphash.WriteComparable(&h, len(t)) // so that no text runs into the next
+			h.WriteString(t)
+		}
 	}
+	for _, m := range messages {
+		add(m.plain.role, m.plain.content, m.plain.reasoning, m.plain.callID)
+		for _, c := range m.plain.calls {
+			add(c.ID, c.Name, c.Arguments)
+		}
+	}
+	maphash.WriteComparable(&h, req.MaxTokens)
+	add(req.Stop...)
 	return h.Sum64()
 }
 
@@ -269,17 +288,8 @@ func (s *Session) optionsOf(tools, kwargs []byte) (*options, error) {
 func (s *Session) render(p plan, opts *options) (*node, error) {
 	parent := p.key.parent
 	n := &node{parent: parent, opts: opts, key: p.key.sum, asked: bytes.Clone(p.span), count: len(p.messages)}
-	list := make([]incoming, len(p.messages))
-	for i, raw := range p.messages {
-		var err error
-		if list[i], err = read(raw, s.tree.seed); err != nil {
-			return nil, fmt.Errorf("message %d: %w", i, err)
-		}
-	}
-	inCallOrder(list, parent.reply.calls,
-		func(m incoming) bool { return m.Role == "tool" }, func(m incoming) string { return m.callID })
-	messages := make([]rollout.Message, len(list))
-	for i, m := range list {
+	messages := make([]rollout.Message, len(p.messages))
+	for i, m := range p.messages {
 		n.sums = append(n.sums, m.sum)
 		messages[i] = m.Message
 	}
@@ -309,8 +319,8 @@ func (s *Session) render(p plan, opts *options) (*node, error) {
 // incoming is a new message.
 type incoming struct {
 	rollout.Message
-	callID string
-	sum    uint64
+	plain plain
+	sum   uint64
 }
 
 func read(raw json.RawMessage, seed maphash.Seed) (incoming, error) {
@@ -318,7 +328,7 @@ func read(raw json.RawMessage, seed maphash.Seed) (incoming, error) {
 	if err != nil {
 		return incoming{}, err
 	}
-	m := incoming{rollout.Message{Role: p.role, Raw: raw}, p.callID, sumOf(seed, p)}
+	m := incoming{rollout.Message{Role: p.role, Raw: raw}, p, sumOf(seed, p)}
 	if bytes.Contains(raw, []byte(`"developer"`)) {
 		m.Raw, err = asSystem(raw)
 	}

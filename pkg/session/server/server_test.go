@@ -624,7 +624,7 @@ func TestCase25EngineFault(t *testing.T) {
 	b.engine.say = func(context.Context, string) (string, rollout.FinishType, error) {
 		return "half", rollout.FinishAbort, nil
 	}
-	if status, _, _ := b.post(b.path(), body); status != 503 && status != 200 {
+	if status, _, _ := b.post(b.path(), `{"messages":[{"role":"user","content":"x"}]}`); status != 503 {
 		t.Errorf("status %d for an abort", status)
 	}
 	if st := b.sess.Stats(); st.Turns != 0 || st.Calls != 3 {
@@ -649,7 +649,9 @@ func TestCase27Overflow(t *testing.T) {
 func TestCase28CutCall(t *testing.T) {
 	b := newBed(t)
 	cut := oneCall[:len(oneCall)-30]
-	b.engine.say = func(context.Context, string) (string, rollout.FinishType, error) { return cut, rollout.FinishLength, nil }
+	b.engine.say = func(context.Context, string) (string, rollout.FinishType, error) {
+		return cut, rollout.FinishLength, nil
+	}
 	m := b.turn([]any{user("x")}, "tools", []any{json.RawMessage(calcTool)})
 	if m["finish"] != "length" || m["tool_calls"] != nil {
 		t.Errorf("reply %v", m)
