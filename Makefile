@@ -2,7 +2,7 @@
 GO ?= go
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build test race lint e2e bench
+.PHONY: help build test race lint e2e bench contract weights test-models
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,5 +27,14 @@ lint: ## gofmt, go mod tidy, vet, staticcheck
 e2e: ## the built binaries as processes, from outside
 	$(GO) test -tags e2e -count=1 -timeout 5m ./e2e
 
+test-models: ## pkg/chat against real tokenizers and jinja2 (Python, npm)
+	scripts/test-models.sh
+
 bench: ## benchmarks, each beside its budget
 	$(GO) test -run '^$$' -bench . -benchmem ./pkg/...
+
+contract: ## our requests and replies against the models of SGLang's own wheels (Python)
+	sh scripts/contract/contract.sh
+
+weights: ## make the tiny model's weights anew
+	$(GO) run ./scripts/tinyweights

@@ -26,6 +26,7 @@ var mayImport = map[string][]string{
 	"pkg/chat/internal/unidata":  nil,
 	"pkg/chat/internal/jsonscan": nil,
 	"pkg/chat/internal/vectors":  nil, // tests only
+	"pkg/chat/internal/cputime":  nil, // tests only
 	"pkg/chat/bpe":               {"pkg/chat/internal/unidata", "pkg/chat/internal/jsonscan"},
 	"pkg/chat/jinja":             {"pkg/chat/internal/unidata", "pkg/chat/internal/jsonscan"},
 

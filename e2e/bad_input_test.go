@@ -115,6 +115,30 @@ func TestBadInput(t *testing.T) {
 			t.Errorf("exit code %d\n%s", code, text)
 		}
 	})
+	t.Run("a ledger that was lost", func(t *testing.T) {
+		out := t.TempDir()
+		cfg := config(t, base(out)...)
+		if code, text := start(t, "controller", "run", cfg, "--steps", "3").wait(20 * time.Second); code != 0 {
+			t.Fatalf("exit code %d\n%s", code, text)
+		}
+		if err := os.RemoveAll(filepath.Join(out, "bad-input", ".state")); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the first try must not make the second one pass
+			code, text := start(t, "controller", "run", cfg, "--steps", "4").wait(20 * time.Second)
+			if code != 2 || !strings.Contains(text, "--fresh") {
+				t.Errorf("exit code %d\n%s", code, text)
+			}
+		}
+	})
+	t.Run("a worker's address that is none", func(t *testing.T) {
+		for _, address := range []string{"foo://127.0.0.1:1", "", "127.0.0.1"} {
+			code, text := start(t, "worker", "--nats", address).wait(10 * time.Second)
+			if code != 1 || !strings.Contains(text, "nats://host:port") {
+				t.Errorf("%q: exit code %d\n%s", address, code, text)
+			}
+		}
+	})
 	t.Run("another config on the same run", func(t *testing.T) {
 		out := t.TempDir()
 		cfg := config(t, base(out)...)

@@ -167,3 +167,13 @@ func config(t *testing.T, lines ...string) string {
 	}
 	return path
 }
+
+// rows writes a prompts file and returns its path.
+func rows(t *testing.T, lines ...string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "prompts.jsonl")
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

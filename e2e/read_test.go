@@ -101,16 +101,25 @@ func (x tensor) float32s() []float32 {
 }
 
 type report struct {
-	Step    int64              `json:"step"`
-	Metrics map[string]float64 `json:"metrics"`
-	Ledger  struct {
+	Step        int64              `json:"step"`
+	Metrics     map[string]float64 `json:"metrics"`
+	Unavailable map[string]string  `json:"unavailable"`
+	Ledger      struct {
 		Episodes     int            `json:"episodes"`
 		Outcomes     map[string]int `json:"outcomes"`
 		Failures     map[string]int `json:"failures"`
 		Dispositions map[string]int `json:"dispositions"`
-		Books        struct {
-			Generated   int64 `json:"generated"`
-			Unaccounted int64 `json:"unaccounted"`
+		Retried      map[string]int `json:"retried"`
+		Generations  map[string]int `json:"generations"`
+		Untrainable  map[string]int `json:"untrainable"`
+		Counters     struct {
+			totals
+			Reported totals `json:"reported"`
+		} `json:"counters"`
+		Books struct {
+			Generated       int64  `json:"generated"`
+			Unaccounted     int64  `json:"unaccounted"`
+			EngineUnclaimed *int64 `json:"engine_unclaimed"`
 		} `json:"books"`
 	} `json:"ledger"`
 }

@@ -246,8 +246,10 @@ func TestBadEnginesCostEpisodes(t *testing.T) {
 	accepted := 0
 	for n := range 3 {
 		rep := checkStep(t, stepDir(out, "bad", n), 64)
-		for k, v := range rep.Ledger.Failures {
-			failures[k] += v
+		for _, count := range []map[string]int{rep.Ledger.Failures, rep.Ledger.Retried} {
+			for k, v := range count {
+				failures[k] += v
+			}
 		}
 		accepted += rep.Ledger.Dispositions["accepted"]
 	}
@@ -259,4 +261,38 @@ func TestBadEnginesCostEpisodes(t *testing.T) {
 			t.Errorf("failures %v, want some %s", failures, want)
 		}
 	}
+}
+
+// TestStoppedWorkerIsFenced stops a worker for longer than its leases live: its
+// jobs run elsewhere, and when it wakes up it leaves with exit code 3.
+func TestStoppedWorkerIsFenced(t *testing.T) {
+	out := t.TempDir()
+	nats := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	slow := startSimengine(t, "--latency-scale", "1")
+	cfg := config(t,
+		"run: {name: stopped, steps: 1, out: "+out+"}",
+		"nats: {listen: '"+nats+"'}",
+		"model: {path: configs/models/tiny}",
+		"data: {prompts: configs/data/arithmetic.jsonl}",
+		"engines: [{url: '"+slow+"'}]",
+		"rollout: {batch_size: 32, n_samples_per_prompt: 8, max_context_len: 512, sampling: {max_new_tokens: 24}}",
+		"reward: {type: exact}",
+		"worker: {embedded: false, slots: 2}",
+	)
+	ctl := start(t, "controller", "run", cfg)
+	first := start(t, "worker", "--nats", "nats://"+nats, "--id", "w-stopped")
+	first.until("joined", 10*time.Second)
+	second := start(t, "worker", "--nats", "nats://"+nats, "--id", "w-other")
+	second.until("joined", 10*time.Second)
+	time.Sleep(300 * time.Millisecond) // both hold jobs by now
+	first.signal(syscall.SIGSTOP)
+	time.Sleep(4 * time.Second) // the stop is longer than a lease
+	first.signal(syscall.SIGCONT)
+	if code, text := first.wait(20 * time.Second); code != 3 || !strings.Contains(text, "stopped for a while") {
+		t.Errorf("the woken worker: exit code %d\n%s", code, text)
+	}
+	if code, text := ctl.wait(60 * time.Second); code != 0 {
+		t.Fatalf("controller: exit code %d\n%s", code, text)
+	}
+	checkStep(t, stepDir(out, "stopped", 0), 256)
 }

@@ -54,6 +54,6 @@ SHEAF_VECTORS=$PWD/.models/random/vectors SHEAF_MODELS=$PWD/.models/random/model
     go test ./pkg/chat -count=1 -run 'TestVectors(Tokenizer|Chat)$'
 
 # The fixed vectors, where they are at hand.
-if [ -d "$shared" ]; then
+if [ -d "$shared" ] && [ -d "${SHEAF_MODELS:-../shared/models}" ]; then
     go test ./pkg/chat/... -count=1 -run Vectors
 fi

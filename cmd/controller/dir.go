@@ -58,3 +58,19 @@ func clearDir(dir string) error {
 	}
 	return nil
 }
+
+// checkSteps refuses to go on where the ledger knows less than the files: it was
+// lost or is another's, and the steps it would make anew are there already.
+func checkSteps(dir string, next int64) error {
+	steps, err := filepath.Glob(filepath.Join(dir, "step-[0-9]*"))
+	if err != nil {
+		return err
+	}
+	for _, path := range steps {
+		n, err := strconv.ParseInt(strings.TrimPrefix(filepath.Base(path), "step-"), 10, 64)
+		if err == nil && n > next {
+			return usageError{fmt.Errorf("%s holds step %d, and its ledger knows of %d steps only: the ledger was lost or damaged; bring .state back, keep the files elsewhere, or throw them away with --fresh", dir, n, next)}
+		}
+	}
+	return nil
+}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sheaf-rl/sheaf/internal/controller"
+	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/engine/pool"
 	"github.com/sheaf-rl/sheaf/pkg/feed"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
@@ -23,12 +24,12 @@ import (
 type control struct {
 	*controller.Controller
 	engines *pool.Warden
-	workers func(context.Context) (int, error)
+	workers func(context.Context) ([]bus.Worker, error)
 }
 
 func (c control) Status() any                              { return c.Controller.Status() }
 func (c control) Engines() []rollout.EngineEntry           { return c.engines.Rows() }
-func (c control) Workers(ctx context.Context) (int, error) { return c.workers(ctx) }
+func (c control) Workers(ctx context.Context) (any, error) { return c.workers(ctx) }
 func (c control) Healthy() error {
 	if s := c.Controller.Status(); s.Phase == controller.PhaseFailed {
 		return errors.New(s.Error)
@@ -117,7 +118,7 @@ func (c statusCmd) address() (string, error) {
 func printStatus(body []byte) error {
 	var s struct {
 		Status  controller.Status     `json:"status"`
-		Workers int                   `json:"workers"`
+		Workers []bus.Worker          `json:"workers"`
 		Engines []rollout.EngineEntry `json:"engines"`
 	}
 	if err := json.Unmarshal(body, &s); err != nil {
@@ -132,9 +133,14 @@ func printStatus(body []byte) error {
 	if st.Error != "" {
 		fmt.Println("failed:", st.Error)
 	}
-	fmt.Printf("%d workers, %d engines\n", s.Workers, len(s.Engines))
+	for _, w := range s.Workers {
+		fmt.Printf("  worker %s on %s, %d slots\n", w.ID, w.Host, w.Slots)
+	}
+	if s.Workers == nil {
+		fmt.Println("  workers unknown: the bus does not answer")
+	}
 	for _, e := range s.Engines {
-		fmt.Printf("  %s  %s  %s  %s\n", e.ID, e.State, e.Version, e.URL)
+		fmt.Printf("  engine %s %s, version %q, at %s\n", e.ID, e.State, e.Version, e.URL)
 	}
 	return nil
 }

@@ -54,10 +54,19 @@ func (r *runner) engines(ctx context.Context, model *chat.Model) (*pool.Warden, 
 			}
 		}
 	}
-	w := pool.NewWarden(pool.WardenConfig{Terms: terms(r.cfg, model), Put: r.putEngine, Log: r.log.With("part", "warden")}, wards)
+	w := pool.NewWarden(pool.WardenConfig{Terms: terms(r.cfg, model), Put: r.putEngine, Period: healthPeriod(r.cfg), Log: r.log.With("part", "warden")}, wards)
 	ctx, cancel := context.WithTimeout(ctx, attachWait)
 	defer cancel()
 	return w, w.Admit(ctx)
+}
+
+// healthPeriod lets a dead engine be noticed well within the step's deadline.
+func healthPeriod(cfg *config.Config) time.Duration {
+	const usual = 10 * time.Second
+	if d := time.Duration(cfg.Rollout.StepDeadline); d > 0 {
+		return min(usual, d/4)
+	}
+	return usual
 }
 
 // probeTexts are those on which an engine's token ids must be ours: letters,

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/vbauerster/mpb/v8"
@@ -57,6 +59,15 @@ func (p *progress) StepStarted(n int64, episodes int) {
 	p.bar = p.bars.AddBar(int64(episodes), mpb.BarRemoveOnComplete(),
 		mpb.PrependDecorators(decor.Name(fmt.Sprintf("step %d of %d ", n, p.steps))),
 		mpb.AppendDecorators(decor.CountersNoUnit("%d/%d episodes"), decor.Elapsed(decor.ET_STYLE_GO, decor.WC{W: 6})))
+}
+
+func (p *progress) Retrying(n int64, episodes int) {
+	p.wave += episodes
+	if p.bar != nil {
+		p.bar.SetTotal(int64(p.wave), false)
+		return
+	}
+	fmt.Fprintf(p.out, "step %d: %d failed episodes run again\n", n, episodes)
 }
 
 func (p *progress) EpisodeStored(r bus.Receipt) {
@@ -110,7 +121,7 @@ func (p *progress) StepDone(n int64, dir string, r *step.Result) {
 		}
 		fmt.Fprintf(tw, "  %s\t%s\t%s\n", row.title, value, row.key)
 	}
-	for _, line := range notAccepted(r) {
+	for _, line := range slices.Concat(counted(r.Report.Ledger.Retried, "tries, run again"), notAccepted(r)) {
 		fmt.Fprintf(tw, "  %s\n", line)
 	}
 	tw.Flush()
@@ -147,20 +158,19 @@ func headline(r *step.Result) string {
 
 // notAccepted names what did not get into the batch, most first.
 func notAccepted(r *step.Result) []string {
-	type row struct {
-		reason string
-		n      int
-	}
-	var rows []row
-	for d, n := range r.Report.Ledger.Dispositions {
-		if d != string(rollout.Accepted) {
-			rows = append(rows, row{d, n})
-		}
-	}
-	slices.SortFunc(rows, func(a, b row) int { return cmp.Or(cmp.Compare(b.n, a.n), cmp.Compare(a.reason, b.reason)) })
-	out := make([]string, len(rows))
-	for i, row := range rows {
-		out[i] = fmt.Sprintf("%s\t%d episodes", row.reason, row.n)
+	rest := maps.Clone(r.Report.Ledger.Dispositions)
+	delete(rest, string(rollout.Accepted))
+	return counted(rest, "episodes")
+}
+
+// counted prints counts by reason, most first.
+func counted(count map[string]int, of string) []string {
+	reasons := slices.SortedFunc(maps.Keys(count), func(a, b string) int {
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a, b))
+	})
+	out := make([]string, len(reasons))
+	for i, reason := range reasons {
+		out[i] = fmt.Sprintf("%s\t%d %s", reason, count[reason], of)
 	}
 	return out
 }
@@ -177,8 +187,9 @@ func (p *progress) sample(which string, s *rollout.Sample) {
 func short(text string) string {
 	const most = 160
 	text = strings.NewReplacer("\n", "⏎", "\r", "", "\t", " ").Replace(text)
+	// Controls, marks of writing direction and the like could rearrange a terminal.
 	text = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if !unicode.IsPrint(r) {
 			return utf8.RuneError
 		}
 		return r

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -117,6 +118,9 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 		return err
 	}
 	state := r.claim.State()
+	if err := checkSteps(r.dir, state.NextStep); err != nil {
+		return err
+	}
 	if state.NextStep >= int64(cfg.Run.Steps) {
 		fmt.Printf("run %s is finished: %d steps in %s (--steps N continues it, --fresh starts anew)\n", cfg.Run.Name, state.NextStep, r.dir)
 		return r.claim.Close(ctx)
@@ -134,7 +138,7 @@ func (r *runner) putEngine(ctx context.Context, e rollout.EngineEntry) error {
 func (r *runner) where() string {
 	switch {
 	case !r.cfg.NATS.Embedded:
-		return fmt.Sprintf("NATS at %v", r.cfg.NATS.URLs)
+		return "NATS at " + strings.Join(r.cfg.NATS.URLs, ", ")
 	case r.cfg.NATS.Listen != "":
 		return "NATS at " + r.cfg.NATS.Listen
 	default:
@@ -166,6 +170,7 @@ func (r *runner) connect(ctx context.Context) (*natsbus.Conn, error) {
 	conf := natsbus.Config{
 		URLs: n.URLs, Name: "sheaf controller " + r.cfg.Run.Name, Token: n.Token.Reveal(), CredsFile: n.Creds, NKeyFile: n.NKey,
 		CAFile: n.TLS.CA, CertFile: n.TLS.Cert, KeyFile: n.TLS.Key, Replicas: n.Replicas,
+		Trouble: func(err error) { r.log.Info("trouble with NATS", "err", err) },
 	}
 	if n.Embedded {
 		srv, err := natsbus.StartServer(natsbus.ServerConfig{
@@ -243,7 +248,7 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.
 	})
 	if r.cfg.Worker.Embedded {
 		w, err := assemble.NewWorker(ctx, conn, assemble.Options{
-			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8]}, Log: r.log.With("part", "worker"),
+			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8], InProcess: r.cfg.NATS.Embedded}, Log: r.log.With("part", "worker"),
 		})
 		if err != nil {
 			return err
@@ -268,15 +273,18 @@ func (r *runner) controllerConfig(engines *pool.Warden, prompts *prompt.Source, 
 	if deadline == 0 {
 		deadline = autoDeadline(ro.Sampling.MaxNewTokens)
 	}
+	stall := time.Duration(ro.StepDeadline)
+	if stall == 0 {
+		stall = max(10*time.Minute, 4*deadline)
+	}
 	return controller.Config{
 		Run: r.claim, Meter: engines, Prompts: prompts, Codec: codec, Steps: int64(cfg.Run.Steps), Groups: ro.OverSamplingBatchSize,
 		Episodes: ro.NSamplesPerPrompt, RunName: cfg.Run.Name, Sampling: ro.Sampling.Spec(), MaxContext: ro.MaxContextLen,
-		EpisodeDeadline: deadline, Patience: patience, StallLimit: max(10*time.Minute, 4*deadline),
+		EpisodeDeadline: deadline, Retries: ro.Retries,
+		Patience: min(patience, stall/4), StallLimit: stall,
 		Step: step.Config{
 			Run: cfg.Run.Name, BatchSize: ro.BatchSize, SamplesPerPrompt: ro.NSamplesPerPrompt,
-			// Until failed siblings are run again, a group may be short: an engine's
-			// fault then costs the episode and not the group.
-			MinValid: max(1, ro.MinValidPerGroup), Filter: step.Filter(ro.DynamicFilter),
+			MinValid: ro.MinValidPerGroup, Filter: step.Filter(ro.DynamicFilter),
 			Estimator: step.Estimator(cfg.Train.Estimator), Normalize: cfg.Train.Normalize, StdNormalize: cfg.Train.StdNormalize,
 			MaskTruncated: ro.MaskTruncated, Temperature: ro.Sampling.Temperature, MaxContext: ro.MaxContextLen,
 		},
@@ -299,7 +307,7 @@ func (r *runner) waitForWorkers(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
 	for ctx.Err() == nil {
-		if n, err := r.claim.Workers(ctx); err != nil || n == 0 {
+		if n, err := r.claim.Workers(ctx); err != nil || len(n) == 0 {
 			return
 		}
 		select {

@@ -50,6 +50,7 @@ type flags struct {
 	Stub         int     `help:"Answer /generate with this many fixed tokens, without sampling." placeholder:"N"`
 	Script       string  `help:"YAML file with a prior on what replies say, for demos with tools." placeholder:"FILE"`
 	Faults       string  `help:"YAML file that scripts faults; docs/sim-engine.md has the format." placeholder:"FILE"`
+	RequestLog   string  `help:"Append a line of JSON to this file for each request that ended, before its reply leaves." placeholder:"FILE"`
 	DrainSeconds float64 `help:"How long requests in flight may take after SIGTERM." default:"30"`
 }
 

@@ -66,7 +66,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitDone
 }
 
-func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
+func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) (err error) {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: f.level()}))
 	config, err := f.config(log)
 	if err != nil {
@@ -76,6 +76,14 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 		log.Warn("a rank above 0 of a simulated engine has nothing to do", "rank", f.NodeRank)
 		<-ctx.Done()
 		return nil
+	}
+	if f.RequestLog != "" {
+		file, openErr := os.OpenFile(f.RequestLog, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o644)
+		if openErr != nil {
+			return fmt.Errorf("%w: --request-log: %w", errUsage, openErr)
+		}
+		defer func() { err = errors.Join(err, file.Close()) }()
+		config.RequestLog = file
 	}
 	engine, err := sim.New(config)
 	if err != nil {

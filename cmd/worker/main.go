@@ -45,6 +45,7 @@ const (
 	exitDone   = 0
 	exitFailed = 1
 	exitUsage  = 2
+	exitFenced = 3
 )
 
 func run(args []string) int {
@@ -61,6 +62,9 @@ func run(args []string) int {
 	}
 	if err := c.work(); err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
+		if errors.Is(err, bus.ErrFenced) {
+			return exitFenced
+		}
 		return exitFailed
 	}
 	return exitDone
@@ -96,7 +100,11 @@ func (c *cli) work() error {
 	})()
 	err = w.Work(hard)
 	if err == nil {
-		log.Info("no more work here")
+		if drain.Err() != nil {
+			log.Info("drained")
+		} else {
+			log.Info("the run is finished")
+		}
 	}
 	return errors.Join(err, w.Close())
 }
@@ -121,21 +129,26 @@ func signals() (first, second context.Context, stop func()) {
 }
 
 func (c *cli) join(ctx context.Context, log *slog.Logger) (*natsbus.Conn, *assemble.Worker, error) {
+	// waiting tells the first time, and then once a minute.
+	waiting := func(text string) func(error) {
+		var told time.Time
+		return func(err error) {
+			if time.Since(told) >= time.Minute {
+				log.Info(text, "reason", err, "at most", c.Wait)
+				told = time.Now()
+			}
+		}
+	}
 	conn, err := natsbus.Connect(ctx, natsbus.Config{
 		URLs: c.NATS, Name: "sheaf worker " + c.ID, Token: c.Token, CredsFile: c.Creds, NKeyFile: c.NKey,
 		CAFile: c.CA, CertFile: c.Cert, KeyFile: c.Key, ConnectWait: c.Wait,
+		Waiting: waiting("waiting for the NATS server"), Trouble: func(err error) { log.Info("trouble with NATS", "err", err) },
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	var told error
 	w, err := assemble.NewWorker(ctx, conn, assemble.Options{
-		Member: natsbus.MemberConfig{Run: c.Run, Worker: c.ID, Wait: c.Wait, Waiting: func(err error) {
-			if told == nil || !errors.Is(err, bus.ErrNoRun) {
-				log.Info("waiting for the run", "reason", err, "at most", c.Wait)
-				told = err
-			}
-		}},
+		Member:   natsbus.MemberConfig{Run: c.Run, Worker: c.ID, Wait: c.Wait, Waiting: waiting("waiting for the run")},
 		ModelDir: c.Model, Slots: c.Slots, Log: log,
 	})
 	if err != nil {

@@ -131,6 +131,12 @@ type Rollout struct {
 	Partial          Partial      `json:"partial"`
 	Async            Async        `json:"async"`
 	EpisodeDeadline  AutoDuration `json:"episode_deadline"`
+	// StepDeadline is how long a step may go without a new result; auto = the longer
+	// of ten minutes and four episode deadlines.
+	StepDeadline AutoDuration `json:"step_deadline"`
+	// Retries is how often an episode that failed for a passing reason runs again:
+	// by the failure's key ("engine/reset"), its boundary ("engine"), or "default".
+	Retries map[string]int `json:"retries"`
 }
 
 // Sampling holds the sampling parameters of the run.

@@ -138,6 +138,9 @@ func (o *Rollout) validate(r *report) {
 	if o.MinValidPerGroup < 0 || o.MinValidPerGroup > o.NSamplesPerPrompt {
 		r.problem("rollout.min_valid_per_group", "must be from 0 (all) to rollout.n_samples_per_prompt")
 	}
+	for key, n := range o.Retries {
+		r.atLeast("rollout.retries."+key, n, 0)
+	}
 	r.atLeast("rollout.async.max_staleness", o.Async.MaxStaleness, 0)
 	r.number("rollout.async.queue_factor", o.Async.QueueFactor, 1, math.Inf(1))
 	r.atLeast("rollout.max_context_len", o.MaxContextLen, 2)

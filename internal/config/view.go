@@ -56,7 +56,7 @@ func (c *Config) Fingerprint(modelHash string) (string, error) {
 	w := r.Reward
 	w.URL, w.Timeout, w.Retries, w.Concurrency = "", 0, 0, 0
 	o := r.Rollout
-	o.EpisodeDeadline = 0
+	o.EpisodeDeadline, o.StepDeadline, o.Retries = 0, 0, nil
 	text, err := json.Marshal(struct {
 		Schema    int
 		Name      string

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/sheaf-rl/sheaf/pkg/bus"
-	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
 // follow puts the head of every stored result into the inbox until ctx ends.
@@ -42,11 +41,12 @@ func (c *Controller) take(r bus.Receipt, trimmed int64) {
 	c.Observer.EpisodeStored(r)
 }
 
-// collect waits until every episode of the plan has a stored result. It returns
+// collect waits until every episode of the wave has a stored result. It returns
 // their receipts in order of group and episode.
-func (c *Controller) collect(ctx context.Context, p rollout.Plan, jobs []rollout.Job) ([]bus.Receipt, error) {
+func (c *Controller) collect(ctx context.Context, w *wave) ([]bus.Receipt, error) {
+	p := w.plan
 	trimmed := c.Config.Run.State().Trimmed
-	want := p.Groups * p.Episodes
+	want := w.episodes()
 	have := make([]bus.Receipt, 0, want)
 	for id, r := range c.receipts { // of an earlier step, or stored before a restart
 		if id.Wave == p.Wave {
@@ -70,7 +70,7 @@ func (c *Controller) collect(ctx context.Context, p rollout.Plan, jobs []rollout
 			last = time.Now()
 			patience.Reset(c.Patience)
 		case <-patience.C:
-			if err := c.wait(ctx, p, jobs, want-len(have), time.Since(last)); err != nil {
+			if err := c.wait(ctx, w, want-len(have), time.Since(last)); err != nil {
 				return nil, err
 			}
 			patience.Reset(c.Patience)
@@ -84,37 +84,27 @@ func (c *Controller) collect(ctx context.Context, p rollout.Plan, jobs []rollout
 
 // wait says what the step waits for, makes sure that its jobs are still queued,
 // and ends it at the stall limit.
-func (c *Controller) wait(ctx context.Context, p rollout.Plan, jobs []rollout.Job, missing int, idle time.Duration) error {
+func (c *Controller) wait(ctx context.Context, w *wave, missing int, idle time.Duration) error {
 	workers, err := c.Config.Run.Workers(ctx)
 	if err != nil {
 		return err
 	}
 	on := fmt.Sprintf("%d of %d episodes of step %d; %d workers; nothing stored for %s",
-		missing, p.Groups*p.Episodes, p.Step, workers, idle.Round(time.Second))
-	if workers == 0 {
+		missing, w.episodes(), w.plan.Step, len(workers), idle.Round(time.Second))
+	if c.engines() == 0 {
+		on += "; no engine serves"
+	}
+	if len(workers) == 0 {
 		on += "; start one with: worker --nats URL"
 	}
 	c.board.update(func(s *Status) { s.WaitingOn = on })
 	c.Observer.Waiting(on)
 	if idle >= c.StallLimit {
-		return fmt.Errorf("%w: waited for %s; the run can be resumed", ErrStalled, on)
-	}
-	return c.Config.Run.Submit(ctx, jobs)
-}
-
-// load reads the results and lays them out in groups.
-func (c *Controller) load(ctx context.Context, p rollout.Plan, jobs []rollout.Job, receipts []bus.Receipt) ([]rollout.Group, error) {
-	groups := make([]rollout.Group, len(jobs))
-	for i, j := range jobs {
-		groups[i] = rollout.Group{Wave: p.Wave, Index: j.Group, Want: p.Episodes, Prompt: j.Prompt, Episodes: make([]rollout.Episode, p.Episodes)}
-	}
-	err := c.Config.Run.Load(ctx, receipts, func(_ bus.Receipt, e *rollout.Episode) error {
-		g := e.ID.Group - p.FirstGroup
-		if g < 0 || g >= int64(len(groups)) || e.ID.Index < 0 || e.ID.Index >= p.Episodes {
-			return fmt.Errorf("result of episode %+v is not of wave %d", e.ID, p.Wave)
+		cause := ErrStalled
+		if c.engines() == 0 {
+			cause = ErrNoEngine
 		}
-		groups[g].Episodes[e.ID.Index] = *e
-		return nil
-	})
-	return groups, err
+		return fmt.Errorf("%w: waited for %s; the run can be resumed", cause, on)
+	}
+	return c.Config.Run.Submit(ctx, w.jobs)
 }

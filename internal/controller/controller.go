@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/sheaf-rl/sheaf/pkg/bus"
@@ -31,8 +32,10 @@ type Meter interface {
 
 // Observer is told of a run's progress, from one goroutine.
 type Observer interface {
-	// StepStarted: a step wants so many episodes, of which some are stored already.
+	// StepStarted: a step wants so many episodes.
 	StepStarted(step int64, episodes int)
+	// Retrying: so many failed episodes of the step run again.
+	Retrying(step int64, episodes int)
 	// EpisodeStored: a result arrived.
 	EpisodeStored(r bus.Receipt)
 	// Waiting: nothing arrived for a while.
@@ -56,6 +59,7 @@ type Config struct {
 	Sampling        rollout.Sampling
 	MaxContext      int
 	EpisodeDeadline time.Duration
+	Retries         Retries
 	// Patience is how long nothing may arrive before the observer is told;
 	// StallLimit how long before the run fails.
 	Patience   time.Duration
@@ -65,16 +69,44 @@ type Config struct {
 	Step step.Config
 	// Meter reads what the engines count themselves; it may be nil.
 	Meter Meter
-	// Slots tells how many episodes can run at once, for the report; it may be nil.
-	Slots func() int
 	// Dir is the run's folder.
 	Dir      string
 	Observer Observer
 	Log      *slog.Logger
 }
 
-// ErrStalled: no result arrived for the stall limit.
-var ErrStalled = errors.New("the step does not get on")
+// DefaultRetries is how often an episode runs again for a reason without a budget
+// of its own.
+const DefaultRetries = 2
+
+// Retries is how often an episode that failed for a passing reason runs again: by
+// the failure's key ("engine/reset"), its boundary ("engine"), or "default".
+type Retries map[string]int
+
+// Budget is the number of retries for a failure's key.
+func (r Retries) Budget(key string) int {
+	if n, ok := r[key]; ok {
+		return n
+	}
+	boundary, _, _ := strings.Cut(key, "/")
+	if n, ok := r[boundary]; ok {
+		return n
+	}
+	if n, ok := r["default"]; ok {
+		return n
+	}
+	return DefaultRetries
+}
+
+// Ends of a run that name what was waited for.
+var (
+	// ErrStalled: no result arrived for the stall limit.
+	ErrStalled = errors.New("the step does not get on")
+	// ErrNoEngine: all engines were dead for the stall limit.
+	ErrNoEngine = errors.New("no engine serves")
+	// ErrNoBus: there was no connection to the bus for the stall limit.
+	ErrNoBus = errors.New("no connection to NATS")
+)
 
 // Controller runs a run.
 type Controller struct {
@@ -120,12 +152,18 @@ func (c *Controller) Run(ctx context.Context) error {
 			cancel(err)
 		}
 	}()
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		c.watch(ctx, cancel)
+	}()
 	err = c.steps(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
 	}
 	cancel(nil)
 	<-followed
+	<-watched
 	if err != nil {
 		c.board.update(func(s *Status) { s.Phase, s.Since, s.Error = PhaseFailed, time.Now(), err.Error() })
 	} else {
@@ -134,8 +172,70 @@ func (c *Controller) Run(ctx context.Context) error {
 	return err
 }
 
+// watch shows what the run cannot do without while it is missing, and ends the
+// run by its name at the stall limit: calls to the bus wait for it to come back,
+// and workers hold their episodes for an engine.
+func (c *Controller) watch(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	var dead time.Time // since when all engines are
+	shown := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := c.Config.Run.Broken(); err != nil {
+			cancel(err)
+			return
+		}
+		missing, since := error(nil), time.Duration(0)
+		if c.engines() > 0 {
+			dead = time.Time{}
+		} else {
+			if dead.IsZero() {
+				dead = time.Now()
+			}
+			missing, since = ErrNoEngine, time.Since(dead)
+		}
+		if out := c.Config.Run.Outage(); out > 0 {
+			missing, since = ErrNoBus, out
+		}
+		switch {
+		case missing != nil && since >= c.StallLimit:
+			cancel(fmt.Errorf("%w for %s; the run can be resumed", missing, since.Round(time.Second)))
+		case missing != nil:
+			shown = true
+			c.board.update(func(s *Status) {
+				s.WaitingOn = fmt.Sprintf("%s for %s, at most %s", missing, since.Round(time.Second), c.StallLimit)
+			})
+		case shown:
+			shown = false
+			c.board.update(func(s *Status) { s.WaitingOn = "" })
+		}
+	}
+}
+
+// engines counts those that serve; 1 when nobody can tell.
+func (c *Controller) engines() int {
+	if c.Meter == nil {
+		return 1
+	}
+	n := 0
+	for _, e := range c.Meter.Rows() {
+		if e.State == rollout.EngineServing {
+			n++
+		}
+	}
+	return n
+}
+
 func (c *Controller) steps(ctx context.Context) error {
 	for {
+		if err := c.Config.Run.Sweep(ctx); err != nil {
+			return err
+		}
 		state := c.Config.Run.State()
 		// A commit whose trim did not happen any more is trimmed first.
 		if done := committed(c.Config.Run.Open(), state); done > state.Trimmed {
@@ -176,75 +276,6 @@ func (c *Controller) trim(ctx context.Context, below int64) error {
 	return nil
 }
 
-// step does the next step: it takes up its wave where the ledger has one, and
-// plans it otherwise.
-func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
-	plan, err := c.wave(ctx, state)
-	if err != nil {
-		return err
-	}
-	started := time.Now()
-	jobs, err := c.jobs(plan)
-	if err != nil {
-		return err
-	}
-	c.board.phase(PhaseQueueing)
-	c.board.update(func(s *Status) { s.Step, s.Episodes, s.Stored = plan.Step, plan.Groups*plan.Episodes, 0 })
-	c.Observer.StepStarted(plan.Step, plan.Groups*plan.Episodes)
-	if err := c.Config.Run.Submit(ctx, jobs); err != nil {
-		return err
-	}
-	c.board.phase(PhaseCollecting)
-	receipts, err := c.collect(ctx, plan, jobs)
-	if err != nil {
-		return err
-	}
-	c.board.phase(PhaseReducing)
-	groups, err := c.load(ctx, plan, jobs, receipts)
-	if err != nil {
-		return err
-	}
-	waste, wasteSeen, err := c.Config.Run.Waste(ctx, state.WasteSeen)
-	if err != nil {
-		return err
-	}
-	window := step.Window{Started: started, Finished: time.Now()}
-	for _, w := range waste {
-		window.Waste = append(window.Waste, step.Waste{Reason: w.Reason, Generations: w.Generations})
-	}
-	if c.Slots != nil {
-		window.Slots = c.Slots()
-	}
-	cfg := c.Config.Step
-	cfg.Step = plan.Step
-	c.meter(ctx, &cfg, &window)
-	groups = step.Dispose(cfg, groups)
-	result, err := step.Reduce(cfg, groups, window)
-	if err != nil {
-		return err
-	}
-	dir, files, err := writeStep(c.Dir, c.Codec, cfg, groups, result)
-	if err != nil {
-		return err
-	}
-	if err := c.metrics.step(result.Report); err != nil {
-		return err
-	}
-	c.board.phase(PhaseCommitting)
-	manifest := rollout.Manifest{Step: plan.Step, Files: files, WasteSeen: wasteSeen}
-	for _, r := range receipts {
-		manifest.Items = append(manifest.Items, rollout.ManifestItem{Episode: r.Episode, Sequence: r.Sequence, SHA256: r.SHA256})
-	}
-	if err := c.Config.Run.Commit(ctx, manifest); err != nil {
-		return err
-	}
-	c.board.mu.Lock()
-	c.board.last = result.Report
-	c.board.mu.Unlock()
-	c.Observer.StepDone(plan.Step, dir, result)
-	return nil
-}
-
 // meter adds what the engines say of themselves.
 func (c *Controller) meter(ctx context.Context, cfg *step.Config, window *step.Window) {
 	if c.Meter == nil {
@@ -264,39 +295,4 @@ func (c *Controller) meter(ctx context.Context, cfg *step.Config, window *step.W
 			cfg.Speculates[e.ID] = *e.Speculative
 		}
 	}
-}
-
-// wave is the plan of the next step, from the ledger or new.
-func (c *Controller) wave(ctx context.Context, state rollout.RunState) (rollout.Plan, error) {
-	for _, p := range c.Config.Run.Open() {
-		if p.Step == state.NextStep {
-			return p, nil
-		}
-	}
-	p := rollout.Plan{
-		Wave: state.NextWave, Step: state.NextStep, FirstGroup: state.NextGroup, FirstPosition: state.Cursor,
-		Groups: c.Groups, Episodes: c.Episodes,
-	}
-	return p, c.Config.Run.Plan(ctx, p)
-}
-
-// jobs are the jobs of a wave: a pure function of its plan.
-func (c *Controller) jobs(p rollout.Plan) ([]rollout.Job, error) {
-	jobs := make([]rollout.Job, p.Groups)
-	for i := range jobs {
-		prompt, err := c.Prompts.At(p.FirstPosition + int64(i))
-		if err != nil {
-			return nil, err
-		}
-		group := p.FirstGroup + int64(i)
-		jobs[i] = rollout.Job{
-			Run: c.RunName, Wave: p.Wave, Group: group, Step: p.Step, Episodes: make([]int, p.Episodes),
-			FirstRolloutID: group * int64(p.Episodes), Prompt: prompt, Sampling: c.Sampling,
-			MaxContext: c.MaxContext, EpisodeDeadline: c.EpisodeDeadline,
-		}
-		for e := range p.Episodes {
-			jobs[i].Episodes[e] = e
-		}
-	}
-	return jobs, nil
 }

@@ -3,9 +3,11 @@ package controller_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -38,10 +40,16 @@ type watcher struct {
 	done    []int64
 	waiting []string
 	stored  int
+	retried int
 	onStep  func(n int64)
 }
 
 func (w *watcher) StepStarted(int64, int) {}
+func (w *watcher) Retrying(_ int64, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.retried += n
+}
 func (w *watcher) EpisodeStored(bus.Receipt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -100,10 +108,15 @@ func (b *bed) open() *natsbus.Run {
 
 func (b *bed) controller(run *natsbus.Run, w *watcher, steps int64) *controller.Controller {
 	b.t.Helper()
+	return b.controllerOn(run, w, steps)
+}
+
+func (b *bed) controllerOn(run bus.Run, w *watcher, steps int64) *controller.Controller {
+	b.t.Helper()
 	c, err := controller.New(controller.Config{
 		Run: run, Prompts: prompts{}, Codec: b.codec, Steps: steps, Groups: 3, Episodes: 4, RunName: "r",
 		Sampling: rollout.Sampling{MaxNewTokens: 4}, EpisodeDeadline: time.Second, Patience: 100 * time.Millisecond, StallLimit: time.Minute,
-		Step: step.Config{Run: "r", BatchSize: 3, SamplesPerPrompt: 4, MinValid: 1, Estimator: step.GRPO, Normalize: true, Temperature: 1},
+		Step: step.Config{Run: "r", BatchSize: 3, SamplesPerPrompt: 4, Estimator: step.GRPO, Normalize: true, Temperature: 1},
 		Dir:  b.dir, Observer: w, Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -153,7 +166,7 @@ func (b *bed) work(seed uint64, fail func(rollout.EpisodeID) bool) {
 func result(j rollout.Job, index int, fail func(rollout.EpisodeID) bool) *rollout.Episode {
 	id := rollout.EpisodeID{Wave: j.Wave, Group: j.Group, Index: index}
 	g := rollout.Generation{PromptIDs: []int32{1, 2}, OutputIDs: []int32{int32(j.Group), int32(index)}, LogProbs: []float32{-0.5, -0.25}}
-	g.ID, g.Fate, g.PromptLen, g.OutputLen = fmt.Sprintf("%d-%d", j.Group, index), rollout.FateFinished, 2, 2
+	g.ID, g.Fate, g.PromptLen, g.OutputLen = fmt.Sprintf("%d-%d-%d", j.Wave, j.Group, index), rollout.FateFinished, 2, 2
 	g.Meta.Finish.Type = rollout.FinishStop
 	g.Meta.CompletionTokens = rollout.Ptr(int64(2))
 	e := &rollout.Episode{ID: id, RolloutID: j.FirstRolloutID + int64(index), Attempt: 1, Generations: []rollout.GenerationRecord{g.GenerationRecord}}
@@ -206,6 +219,96 @@ func TestFilesDoNotDependOnTheOrderOfArrival(t *testing.T) {
 			t.Errorf("order %d gives other files", seed)
 		}
 	}
+}
+
+// TestFailedSiblingsRunAgain: an episode that fails once is run again, alone; one
+// that keeps failing ends failed after its budget, and costs its group.
+func TestFailedSiblingsRunAgain(t *testing.T) {
+	b := newBed(t)
+	b.work(1, func(id rollout.EpisodeID) bool {
+		return id.Group == 0 && id.Index == 1 && id.Wave == 0 || id.Group == 2 && id.Index == 3
+	})
+	w := &watcher{}
+	run := b.open()
+	if err := b.controller(run, w, 1).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if w.retried != 3 { // two in the second wave, one in the third
+		t.Errorf("%d episodes run again, want 3", w.retried)
+	}
+	if s := run.State(); s.NextWave != 3 || s.NextGroup != 3 || s.Cursor != 3 || s.Trimmed != 3 {
+		t.Errorf("state %+v", s)
+	}
+	data, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, 0), "report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep step.Report
+	if err := json.Unmarshal(data, &rep); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"accepted": 8, "discarded(engine/reset)": 1, "discarded(group_incomplete)": 3}
+	if !maps.Equal(rep.Ledger.Dispositions, want) {
+		t.Errorf("dispositions %v, want %v", rep.Ledger.Dispositions, want)
+	}
+	if books := rep.Ledger.Books; books.Generated != 30 || books.Discarded["engine/reset"] != 8 || books.Unaccounted != 0 {
+		t.Errorf("books %+v; want 12 episodes and 3 tries of 2 tokens", books)
+	}
+}
+
+func TestRetryBudgets(t *testing.T) {
+	r := controller.Retries{"engine/reset": 5, "reward": 0, "engine": 1}
+	for key, want := range map[string]int{"engine/reset": 5, "engine/timeout": 1, "reward/error": 0, "worker/panic": controller.DefaultRetries} {
+		if got := r.Budget(key); got != want {
+			t.Errorf("%s: %d, want %d", key, got, want)
+		}
+	}
+	if got := (controller.Retries{"default": 7}).Budget("x/y"); got != 7 {
+		t.Errorf("default: %d", got)
+	}
+}
+
+// TestDamagedResultsAreMadeAnew removes stored results behind the controller's
+// back, as a damaged block does.
+func TestDamagedResultsAreMadeAnew(t *testing.T) {
+	b := newBed(t)
+	b.work(1, nil)
+	run := b.open()
+	w := &watcher{}
+	lossy := &lossyRun{Run: run}
+	if err := b.controllerOn(lossy, w, 1).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	undisturbed := newBed(t)
+	undisturbed.work(1, nil)
+	if err := undisturbed.controller(undisturbed.open(), &watcher{}, 1).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	if !lossy.lost || b.files(0) != undisturbed.files(0) {
+		t.Error("the files are not those of an undisturbed run")
+	}
+	data, err := os.ReadFile(filepath.Join(b.dir, "metrics.jsonl"))
+	if err != nil || !strings.Contains(string(data), `"event":"damaged_results_regenerated"`) {
+		t.Errorf("%v in\n%s", err, data)
+	}
+}
+
+// lossyRun drops two results before they are loaded for the first time.
+type lossyRun struct {
+	*natsbus.Run
+	lost bool
+}
+
+func (l *lossyRun) Load(ctx context.Context, recs []bus.Receipt, f func(bus.Receipt, *rollout.Episode) error) error {
+	if !l.lost {
+		l.lost = true
+		for _, r := range recs[:2] {
+			if err := l.Drop(ctx, r); err != nil {
+				return err
+			}
+		}
+	}
+	return l.Run.Load(ctx, recs, f)
 }
 
 func TestEmptyStepIsAStep(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 
 	"github.com/hashicorp/go-multierror"
@@ -29,31 +30,36 @@ func writeStep(run string, codec *wire.Codec, cfg step.Config, groups []rollout.
 		return "", nil, outputError(err)
 	}
 	batch := step.NewBatch(cfg, r, step.Whole(r))
-	var files []rollout.FileDigest
-	write := func(name string, body func(io.Writer) error) error {
-		sum, err := writeWhole(filepath.Join(dir, name), body)
-		files = append(files, rollout.FileDigest{Name: name, SHA256: sum})
-		return err
+	type file struct {
+		name string
+		body func(io.Writer) error
 	}
-	if err := write("samples.jsonl", func(w io.Writer) error { return step.WriteSamples(w, r.Samples) }); err != nil {
-		return "", nil, err
-	}
-	if err := write("groups.cbor", func(w io.Writer) error { return codec.WriteGroups(w, groups) }); err != nil {
-		return "", nil, err
+	all := []file{
+		{"samples.jsonl", func(w io.Writer) error { return step.WriteSamples(w, r.Samples) }},
+		{"groups.cbor", func(w io.Writer) error { return codec.WriteGroups(w, groups) }},
 	}
 	for rank := range batch.Ranks() {
 		name := filepath.Join("batch", fmt.Sprintf("rank-%05d-of-%05d.safetensors", rank, batch.Ranks()))
-		if err := write(name, func(w io.Writer) error { return batch.WriteRank(w, rank) }); err != nil {
-			return "", nil, err
-		}
+		all = append(all, file{name, func(w io.Writer) error { return batch.WriteRank(w, rank) }})
 	}
-	_, err := writeWhole(filepath.Join(dir, "report.json"), func(w io.Writer) error {
+	fixed := len(all)
+	all = append(all, file{"report.json", func(w io.Writer) error {
 		enc := json.NewEncoder(w)
 		enc.SetIndent("", "  ")
 		enc.SetEscapeHTML(false)
 		return enc.Encode(r.Report)
-	})
-	return dir, files, err
+	}})
+	// Side by side: engines idle until the last file is on the disk.
+	files, errs := make([]rollout.FileDigest, len(all)), make([]error, len(all))
+	var writing sync.WaitGroup
+	for i, f := range all {
+		writing.Go(func() {
+			files[i].Name = f.name
+			files[i].SHA256, errs[i] = writeWhole(filepath.Join(dir, f.name), f.body)
+		})
+	}
+	writing.Wait()
+	return dir, files[:fixed], errors.Join(errs...)
 }
 
 // writeWhole writes a file under another name, syncs it, and then gives it its

@@ -22,6 +22,7 @@ type event struct {
 	Event string `json:"event"`
 	Epoch uint64 `json:"epoch"`
 	Step  int64  `json:"step"`
+	Count int    `json:"count,omitempty"`
 }
 
 // stepLine is a step's line.

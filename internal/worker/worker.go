@@ -64,9 +64,24 @@ func New(cfg Config) (*Worker, error) {
 // any time, and more than once.
 func (w *Worker) Drain() { w.once.Do(func() { close(w.drain) }) }
 
+// ErrStalled: the process was stopped for so long that another worker took over
+// what it held. It is an [bus.ErrFenced].
+var ErrStalled = fmt.Errorf("this worker was stopped for a while and its jobs went to others: %w", bus.ErrFenced)
+
 // Run leases and runs jobs until the run is finished, the worker is drained, or
-// ctx ends, which gives back at once what is not done.
+// ctx ends, which gives back at once what is not done. It ends with ErrStalled
+// when the process was stopped and lost a lease by it.
 func (w *Worker) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := w.run(ctx, cancel)
+	if isClosed(w.Member.Stalled()) {
+		return ErrStalled
+	}
+	return err
+}
+
+func (w *Worker) run(ctx context.Context, cancel context.CancelCauseFunc) error {
 	leasing, stop := context.WithCancel(ctx)
 	defer stop()
 	var held sync.WaitGroup
@@ -76,6 +91,8 @@ func (w *Worker) Run(ctx context.Context) error {
 		case <-leasing.Done():
 		case <-w.drain:
 		case <-w.Member.Ended():
+		case <-w.Member.Stalled():
+			cancel(ErrStalled)
 		}
 		stop()
 	})
@@ -125,7 +142,11 @@ func (w *Worker) work(ctx context.Context, l bus.Lease) {
 	case errors.Is(err, bus.ErrFenced) || errors.Is(context.Cause(ctx), errFenced):
 		log.Info("the job went to another worker")
 	default:
-		log.Warn("the job is given back", "err", err)
+		if ctx.Err() != nil { // the worker stops: nothing is wrong with the job
+			log.Info("the job is given back")
+		} else {
+			log.Warn("the job is given back", "err", err)
+		}
 		back, done := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
 		defer done()
 		if err := l.Release(back); err != nil {

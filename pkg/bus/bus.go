@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"time"
 
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
@@ -42,6 +43,9 @@ type Member interface {
 	Engines(ctx context.Context) (<-chan []rollout.EngineEntry, error)
 	// Ended is closed once the run is finished: no more jobs will come.
 	Ended() <-chan struct{}
+	// Stalled is closed once this process was stopped for so long that its leases
+	// may be another's, and one of them turned out to be.
+	Stalled() <-chan struct{}
 	// Announce keeps the worker visible until ctx ends.
 	Announce(ctx context.Context, slots int) error
 }
@@ -53,12 +57,23 @@ type Receipt struct {
 	SHA256   [32]byte
 	Attempt  int
 	Outcome  rollout.Outcome
+	// Failure is the key of a failed episode's failure, Retryable says that the
+	// episode may succeed if run again.
+	Failure   string
+	Retryable bool
 	// Reward is nil when the result has none, or several that differ.
 	Reward *float64
 	// CompletionTokens is what the episode cost.
 	CompletionTokens int64
 	// Size of the stored record in bytes.
 	Size int
+}
+
+// Worker is a worker as it announced itself.
+type Worker struct {
+	ID    string `json:"id"`
+	Host  string `json:"host"`
+	Slots int    `json:"slots"`
 }
 
 // Run is a controller's claim on a run.
@@ -76,22 +91,36 @@ type Run interface {
 	// says so in the ledger.
 	Trim(ctx context.Context, below int64) error
 
+	// Sweep purges again what was trimmed and came back: a server that was killed
+	// can bring purged messages back. It does nothing while there was no outage
+	// since the last sweep.
+	Sweep(ctx context.Context) error
+	// Outage is for how long there has been no connection to the bus, 0 when there
+	// is one.
+	Outage() time.Duration
+
+	// Broken is an error when the store can take nothing more until a person has
+	// mended something, which the error says.
+	Broken() error
+
 	// Submit makes sure that each job is queued, or was and has all its results.
 	// It is idempotent.
 	Submit(ctx context.Context, jobs []rollout.Job) error
 	// Follow calls f for the head of every stored result, those stored before
 	// first, until ctx ends or f fails.
 	Follow(ctx context.Context, f func(Receipt) error) error
-	// Load reads stored results and calls f for each, in any order. A record that
-	// does not match its receipt's digest is ErrDamaged.
+	// Load reads stored results and calls f for each, in any order. Records that do
+	// not match their receipts are reported as [*Damaged], after the others were read.
 	Load(ctx context.Context, receipts []Receipt, f func(Receipt, *rollout.Episode) error) error
 
+	// Drop removes a stored result, so that its episode can be run again.
+	Drop(ctx context.Context, r Receipt) error
 	// Waste returns the waste reported behind a sequence, and the sequence of the
 	// last record returned.
 	Waste(ctx context.Context, behind uint64) ([]rollout.Waste, uint64, error)
 
 	// PutEngine writes a row of the engine table.
 	PutEngine(ctx context.Context, e rollout.EngineEntry) error
-	// Workers counts the workers that announced themselves lately.
-	Workers(ctx context.Context) (int, error)
+	// Workers lists the workers that announced themselves lately.
+	Workers(ctx context.Context) ([]Worker, error)
 }

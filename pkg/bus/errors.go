@@ -1,6 +1,23 @@
 package bus
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
+
+// Damaged reports stored results that are not what they were stored as, or are
+// not there any more. It is an ErrDamaged.
+type Damaged struct {
+	Receipts []Receipt
+	// Err says what is wrong with the first.
+	Err error
+}
+
+func (d *Damaged) Error() string {
+	return fmt.Sprintf("%d stored results are damaged, the first: %v", len(d.Receipts), d.Err)
+}
+
+func (d *Damaged) Unwrap() error { return ErrDamaged }
 
 // Errors that callers branch on. Adapters wrap them.
 var (

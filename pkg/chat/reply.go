@@ -114,7 +114,13 @@ type ReplyParser struct {
 	state    replyState
 	next     replyState // what follows the line ends of betweenParts
 	held     string
+	taken    int // bytes before held
 	reasoned bool
+	// closeAt is where the last end of a call was found, and up to searched there is
+	// no later one, both counted from the start of the reply: what has been looked
+	// through is not looked through again.
+	closeAt, searched int
+	broken            int // calls that were none
 	// closes is where in held the ends of the call so far stand: a value can
 	// contain what looks like an end.
 	closes []int
@@ -132,7 +138,7 @@ const (
 
 // NewReplyParser returns a parser of one reply.
 func (f *Family) NewReplyParser(opt ReplyOptions) *ReplyParser {
-	p := &ReplyParser{calls: callReader{syntax: f.rules.calls, tools: opt.Tools}}
+	p := &ReplyParser{calls: callReader{syntax: f.rules.calls, tools: opt.Tools}, closeAt: -1}
 	if opt.InReasoning {
 		p.state, p.next, p.reasoned = betweenParts, inReasoning, true
 	}
@@ -156,6 +162,7 @@ func visible(pieces []Piece) []Piece {
 func (p *ReplyParser) take(kind PieceKind, n int) Piece {
 	piece := Piece{Kind: kind, Text: p.held[:n]}
 	p.held = p.held[n:]
+	p.taken += n
 	return piece
 }
 
@@ -235,8 +242,32 @@ func (p *ReplyParser) certain(mark string, final bool) int {
 	return len(strings.TrimRight(p.held[:n], "\n"))
 }
 
+// maxBroken is how many broken calls a reply may have: what comes then is content,
+// so that a reply full of marks is not read from each of them on.
+const maxBroken = 100
+
 // maxCloses bounds how many ends of a call are tried: what has more is no call.
 const maxCloses = 16
+
+// findClose returns where the next end of a call stands in what is held, at or
+// after from, or -1.
+func (p *ReplyParser) findClose(from int) int {
+	if p.closeAt >= p.taken+from {
+		return p.closeAt - p.taken
+	}
+	from = max(from, p.searched-p.taken)
+	if from >= len(p.held) {
+		return -1
+	}
+	at := strings.Index(p.held[from:], callClose)
+	if at < 0 {
+		p.searched = max(p.searched, p.taken+len(p.held)-len(callClose)+1)
+		return -1
+	}
+	p.closeAt = p.taken + from + at
+	p.searched = p.closeAt + len(callClose)
+	return from + at
+}
 
 // call reads the call that is held, with line ends before it.
 func (p *ReplyParser) call(final bool) []Piece {
@@ -246,14 +277,14 @@ func (p *ReplyParser) call(final bool) []Piece {
 		from = p.closes[n-1]
 	}
 	for len(p.closes) < maxCloses {
-		at := strings.Index(p.held[from:], callClose)
+		at := p.findClose(from)
 		if at < 0 {
 			if final {
 				break
 			}
 			return nil
 		}
-		end := from + at + len(callClose)
+		end := at + len(callClose)
 		call, result := p.calls.read(p.held[open+len(callOpen) : end-len(callClose)])
 		p.closes = append(p.closes, end)
 		from = end
@@ -270,5 +301,8 @@ func (p *ReplyParser) call(final bool) []Piece {
 	}
 	// No call: its first mark is content, and the text behind it is looked at anew.
 	p.state = inContent
+	if p.broken++; p.broken == maxBroken {
+		p.calls.syntax = noCalls
+	}
 	return []Piece{p.take(ContentPiece, open+len(callOpen))}
 }

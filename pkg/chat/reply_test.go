@@ -67,6 +67,19 @@ func TestParseReply(t *testing.T) {
 	}
 }
 
+// A reply full of openings must not be looked through once for each of them.
+func TestManyOpeningsAreNotQuadratic(t *testing.T) {
+	for _, opening := range []string{callOpen, callOpen + `{"name":"`, callOpen + "<function=f><parameter=", callOpen + "f<arg_key>"} {
+		text := strings.Repeat(opening, 1<<18/len(opening)) + callClose
+		for _, syntax := range []callSyntax{jsonCalls, xmlCalls, argCalls} {
+			got := (&Family{rules: familyRules{calls: syntax}}).ParseReply(text, ReplyOptions{})
+			if got.Content != text {
+				t.Errorf("syntax %d, %s: %d of %d bytes are left", syntax, opening, len(got.Content), len(text))
+			}
+		}
+	}
+}
+
 // What a template writes for a reply, the family's parser reads back.
 func TestReplyRoundTrip(t *testing.T) {
 	for name, f := range map[string]*Family{

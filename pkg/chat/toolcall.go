@@ -178,7 +178,7 @@ func (r *callReader) readXMLCall(body string) (rollout.ToolCall, callResult) {
 func (r *callReader) readArgCall(body string) (rollout.ToolCall, callResult) {
 	const key = "<arg_key>"
 	name, rest := body, ""
-	if i := strings.Index(body, key); i >= 0 {
+	if i := strings.IndexByte(body, '<'); i >= 0 {
 		name, rest = body[:i], body[i:]
 	}
 	name = strings.Trim(name, blank)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -19,8 +20,8 @@ type Control interface {
 	// Healthy is an error when the run has failed.
 	Healthy() error
 	Engines() []rollout.EngineEntry
-	// Workers counts the workers that announced themselves lately.
-	Workers(ctx context.Context) (int, error)
+	// Workers lists the workers that announced themselves lately, fit for JSON.
+	Workers(ctx context.Context) (any, error)
 	// Outcomes counts stored episodes, LastReport is that of the last committed
 	// step or nil.
 	Outcomes() map[rollout.Outcome]int64
@@ -33,16 +34,11 @@ func Handler(run string, c Control) http.Handler {
 	registry.MustRegister(newCollector(run, c))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, r *http.Request) {
-		workers, err := c.Workers(r.Context())
-		if err != nil {
-			problem(w, http.StatusServiceUnavailable, "the bus does not answer", err)
-			return
-		}
 		reply(w, struct {
 			Status  any `json:"status"`
-			Workers int `json:"workers"`
+			Workers any `json:"workers"`
 			Engines any `json:"engines"`
-		}{c.Status(), workers, c.Engines()})
+		}{c.Status(), workers(r.Context(), c), c.Engines()})
 	})
 	mux.HandleFunc("GET /v1/engines", func(w http.ResponseWriter, _ *http.Request) { reply(w, c.Engines()) })
 	mux.HandleFunc("GET /v1/report", func(w http.ResponseWriter, _ *http.Request) {
@@ -64,6 +60,21 @@ func Handler(run string, c Control) http.Handler {
 		problem(w, http.StatusNotFound, "nothing at "+r.Method+" "+r.URL.Path, nil)
 	})
 	return mux
+}
+
+// busWait bounds what a status waits for the bus: it must be there when the bus
+// is not.
+const busWait = time.Second
+
+// workers is nil when the bus does not answer.
+func workers(ctx context.Context, c Control) any {
+	ctx, cancel := context.WithTimeout(ctx, busWait)
+	defer cancel()
+	list, err := c.Workers(ctx)
+	if err != nil {
+		return nil
+	}
+	return list
 }
 
 func reply(w http.ResponseWriter, v any) {

@@ -65,6 +65,16 @@ type Plan struct {
 	Groups        int
 	// Episodes is the number of episodes of each group.
 	Episodes int
+	// Retry makes this a wave that runs episodes of earlier groups again; Groups is
+	// 0 then.
+	Retry []RetryGroup
+}
+
+// RetryGroup names episodes of an earlier group that run again.
+type RetryGroup struct {
+	Group    int64
+	Position int64
+	Episodes []int
 }
 
 // Manifest lists the stored results that a step is made of.

@@ -12,8 +12,13 @@ type Ledger struct {
 	Outcomes     map[string]int `json:"outcomes"`
 	Failures     map[string]int `json:"failures"`
 	Dispositions map[string]int `json:"dispositions"`
+	// Retried counts failed tries that were run again, by boundary and reason.
+	Retried map[string]int `json:"retried"`
 	// Generations counts engine calls by fate, waste included.
 	Generations map[string]int `json:"generations"`
+	// Untrainable counts the calls whose tokens are kept out of the loss for what
+	// the engine sent of them, by reason.
+	Untrainable map[string]int `json:"untrainable"`
 	// Counters sum over the same calls.
 	Counters Counters `json:"counters"`
 	Books    Books    `json:"books"`
@@ -28,35 +33,50 @@ type Counters struct {
 	Verify     *int64 `json:"verify"`
 	Correct    *int64 `json:"correct"`
 	Proposed   *int64 `json:"proposed"`
+	// Reported says how many calls each sum is over: replies of aborted calls lack
+	// some or all of them.
+	Reported Reported `json:"reported"`
+}
+
+// Reported counts calls by what their replies said.
+type Reported struct {
+	Completion int `json:"completion"`
+	Prompt     int `json:"prompt"`
+	Cached     int `json:"cached"`
+	Verify     int `json:"verify"`
+	Correct    int `json:"correct"`
+	Proposed   int `json:"proposed"`
 }
 
 func (c *Counters) add(meta *rollout.EngineMeta) {
-	addPresent(&c.Completion, meta.CompletionTokens)
-	addPresent(&c.Prompt, meta.PromptTokens)
-	addPresent(&c.Cached, meta.CachedTokens)
-	addPresent(&c.Verify, meta.Spec.Verify)
-	addPresent(&c.Correct, meta.Spec.Correct)
-	addPresent(&c.Proposed, meta.Spec.Proposed)
+	addPresent(&c.Completion, &c.Reported.Completion, meta.CompletionTokens, 1)
+	addPresent(&c.Prompt, &c.Reported.Prompt, meta.PromptTokens, 1)
+	addPresent(&c.Cached, &c.Reported.Cached, meta.CachedTokens, 1)
+	addPresent(&c.Verify, &c.Reported.Verify, meta.Spec.Verify, 1)
+	addPresent(&c.Correct, &c.Reported.Correct, meta.Spec.Correct, 1)
+	addPresent(&c.Proposed, &c.Reported.Proposed, meta.Spec.Proposed, 1)
 }
 
 func (c *Counters) merge(o *Counters) {
-	addPresent(&c.Completion, o.Completion)
-	addPresent(&c.Prompt, o.Prompt)
-	addPresent(&c.Cached, o.Cached)
-	addPresent(&c.Verify, o.Verify)
-	addPresent(&c.Correct, o.Correct)
-	addPresent(&c.Proposed, o.Proposed)
+	addPresent(&c.Completion, &c.Reported.Completion, o.Completion, o.Reported.Completion)
+	addPresent(&c.Prompt, &c.Reported.Prompt, o.Prompt, o.Reported.Prompt)
+	addPresent(&c.Cached, &c.Reported.Cached, o.Cached, o.Reported.Cached)
+	addPresent(&c.Verify, &c.Reported.Verify, o.Verify, o.Reported.Verify)
+	addPresent(&c.Correct, &c.Reported.Correct, o.Correct, o.Reported.Correct)
+	addPresent(&c.Proposed, &c.Reported.Proposed, o.Proposed, o.Reported.Proposed)
 }
 
-// addPresent adds x, if there, to a total that begins to exist with it.
-func addPresent(total **int64, x *int64) {
-	switch {
-	case x == nil:
-	case *total == nil:
-		*total = rollout.Ptr(*x)
-	default:
-		**total += *x
+// addPresent adds x of so many calls, if there, to a total that begins to exist
+// with it.
+func addPresent(total **int64, reported *int, x *int64, calls int) {
+	if x == nil {
+		return
 	}
+	if *total == nil {
+		*total = new(int64)
+	}
+	**total += *x
+	*reported += calls
 }
 
 // Books account for the step's completion tokens:
@@ -120,10 +140,14 @@ func (v *view) ledger(w Window) Ledger {
 	for i := range v.groups {
 		episodes += len(v.groups[i].Episodes)
 	}
+	retried := map[string]int{}
+	for reason, n := range w.Retried {
+		retried[reason] = n
+	}
 	return Ledger{
 		Groups: len(v.groups), Episodes: episodes,
 		Outcomes: texts(&t.outcomes), Failures: texts(&t.failures), Dispositions: dispositions(&t.verdicts),
-		Generations: texts(&t.fates), Counters: t.counters, Books: b,
+		Generations: texts(&t.fates), Untrainable: texts(&t.untrainable), Counters: t.counters, Books: b, Retried: retried,
 	}
 }
 

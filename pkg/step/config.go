@@ -96,6 +96,9 @@ type Window struct {
 	// Waste holds the generation records of attempts that no result carries:
 	// fenced, killed or abandoned ones.
 	Waste []Waste
+	// Retried counts failed tries that were run again, by their failure's key. Their
+	// generations are in Waste.
+	Retried map[string]int
 	// ProbeTokens counts completion tokens of probes and canaries.
 	ProbeTokens int64
 	// EngineTokens is the growth of the engines' own completion token counters

@@ -151,14 +151,19 @@ func TestBooks(t *testing.T) {
 	mixed.Episodes[0].Outcome, mixed.Episodes[0].Failure = rollout.OutcomeFailed, rollout.NewFailure(rollout.BoundaryReward, "timeout", true, nil)
 	mixed.Episodes[1].Samples[0].Remove = true
 	cfg := Config{Filter: FilterNonzeroStd, BatchSize: 1, MinValid: 1}
-	fenced := rollout.GenerationRecord{ID: "fenced", OutputLen: 9, Fate: rollout.FateFinished}
+	fenced := rollout.GenerationRecord{ID: "fenced", OutputLen: 9, Fate: rollout.FateFinished, Untrainable: "null_logprob"}
+	fenced.Meta.PromptTokens = p(7)
 	w := Window{
 		Waste: []Waste{
 			{Reason: "fenced", Generations: []rollout.GenerationRecord{fenced, fenced, mixed.Episodes[0].Generations[0]}},
 		},
 		ProbeTokens: 8, EngineTokens: p(9 + 9 + 15 + 9 + 8 + 3),
 	}
-	books := reduced(t, cfg, w, filtered, mixed, surplus).Ledger.Books
+	ledger := reduced(t, cfg, w, filtered, mixed, surplus).Ledger
+	books := ledger.Books
+	if c := ledger.Counters; ledger.Untrainable["null_logprob"] != 1 || len(ledger.Untrainable) != 1 || c.Verify != nil || c.Reported != (Reported{Prompt: 1}) {
+		t.Errorf("untrainable %v, counters over %+v", ledger.Untrainable, c.Reported)
+	}
 	want := Books{
 		Generated: 9 + 9 + 15 + 9, Trained: 6, Masked: 5, Filtered: 9, Surplus: 9,
 		Discarded: map[string]int64{"reward/timeout": 4, "fenced": 9}, Probe: 8, EngineUnclaimed: p(3),

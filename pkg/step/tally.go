@@ -15,8 +15,10 @@ type tally struct {
 	verdicts counter[rollout.Disposition]
 	fates    counter[rollout.Fate]
 	drops    counter[string] // groups dropped by the dynamic filter, by reason
-	counters Counters
-	tokens   tokens
+
+	untrainable counter[string] // calls, by reason
+	counters    Counters
+	tokens      tokens
 
 	// Of accepted episodes' calls:
 	all               counters
@@ -72,6 +74,9 @@ func (t *tally) episode(e *rollout.Episode, d rollout.Disposition) {
 // call counts one call, of whatever episode.
 func (t *tally) call(g *rollout.GenerationRecord) {
 	t.fates.add(g.Fate)
+	if g.Untrainable != "" {
+		t.untrainable.add(g.Untrainable)
+	}
 	t.counters.add(&g.Meta)
 	if g.Meta.QueueTime != nil {
 		t.queued = append(t.queued, *g.Meta.QueueTime)
@@ -131,6 +136,7 @@ func (t *tally) merge(o *tally) {
 	t.verdicts.merge(&o.verdicts)
 	t.fates.merge(&o.fates)
 	t.drops.merge(&o.drops)
+	t.untrainable.merge(&o.untrainable)
 	t.counters.merge(&o.counters)
 	t.tokens.merge(&o.tokens)
 	t.all.merge(&o.all)

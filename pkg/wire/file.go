@@ -23,18 +23,18 @@ func (c *Codec) WriteGroups(w io.Writer, groups []rollout.Group) error {
 	var head [5]byte
 	head[0] = byteStringHead
 	for i := range groups {
-		rec, err := c.EncodeGroup(&groups[i])
-		if err != nil {
+		err := c.with(kindGroup, packGroup(&groups[i]), func(rec []byte) error {
+			if len(rec) > maxGroupRecord {
+				return fmt.Errorf("record of %d bytes is above %d", len(rec), maxGroupRecord)
+			}
+			binary.BigEndian.PutUint32(head[1:], uint32(len(rec)))
+			if _, err := w.Write(head[:]); err != nil {
+				return err
+			}
+			_, err := w.Write(rec)
 			return err
-		}
-		if len(rec) > maxGroupRecord {
-			return fmt.Errorf("group %d: record of %d bytes is above %d", groups[i].Index, len(rec), maxGroupRecord)
-		}
-		binary.BigEndian.PutUint32(head[1:], uint32(len(rec)))
-		if _, err := w.Write(head[:]); err != nil {
-			return fmt.Errorf("write group %d: %w", groups[i].Index, err)
-		}
-		if _, err := w.Write(rec); err != nil {
+		})
+		if err != nil {
 			return fmt.Errorf("write group %d: %w", groups[i].Index, err)
 		}
 	}

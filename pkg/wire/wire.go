@@ -1,10 +1,13 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"sync"
 
 	"github.com/fxamacker/cbor/v2"
 
@@ -40,13 +43,16 @@ var (
 // Codec encodes and decodes records. It is safe for concurrent use; make one
 // with [New] and hand it on.
 type Codec struct {
-	enc cbor.EncMode
+	enc cbor.UserBufferEncMode
 	dec cbor.DecMode
+	// buffers are records in the making: a record grows to many kilobytes, and
+	// each size on the way there would be another allocation.
+	buffers sync.Pool
 }
 
 // New returns a codec.
 func New() (*Codec, error) {
-	enc, err := cbor.EncOptions{}.EncMode()
+	enc, err := cbor.EncOptions{}.UserBufferEncMode()
 	if err != nil {
 		return nil, fmt.Errorf("cbor encoder: %w", err)
 	}
@@ -62,7 +68,7 @@ func New() (*Codec, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cbor decoder: %w", err)
 	}
-	return &Codec{enc: enc, dec: dec}, nil
+	return &Codec{enc: enc, dec: dec, buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }}}, nil
 }
 
 // LeaseMark is the record that a lease leaves in the result stream. Results are
@@ -152,12 +158,7 @@ func (c *Codec) DecodeEpisode(data []byte) (*rollout.Episode, error) {
 
 // EncodeGroup encodes a disposed group.
 func (c *Codec) EncodeGroup(g *rollout.Group) ([]byte, error) {
-	w := group{Group: *g, Episodes: make([]episode, len(g.Episodes))}
-	w.Group.Episodes = nil
-	for i := range g.Episodes {
-		w.Episodes[i] = packEpisode(&g.Episodes[i])
-	}
-	return c.encode(kindGroup, w)
+	return c.encode(kindGroup, packGroup(g))
 }
 
 // DecodeGroup decodes a disposed group and checks its samples.
@@ -178,11 +179,24 @@ func (c *Codec) DecodeGroup(data []byte) (*rollout.Group, error) {
 }
 
 func (c *Codec) encode(k kind, v any) ([]byte, error) {
-	body, err := c.enc.Marshal(v)
-	if err != nil {
-		return nil, fmt.Errorf("encode record %q: %w", k, err)
+	var rec []byte
+	err := c.with(k, v, func(b []byte) error {
+		rec = slices.Clone(b)
+		return nil
+	})
+	return rec, err
+}
+
+// with encodes a record and hands it to f, which must not keep it.
+func (c *Codec) with(k kind, v any, f func(rec []byte) error) error {
+	buf := c.buffers.Get().(*bytes.Buffer)
+	defer c.buffers.Put(buf)
+	buf.Reset()
+	buf.Write([]byte{Schema, byte(k)})
+	if err := c.enc.MarshalToBuffer(v, buf); err != nil {
+		return fmt.Errorf("encode record %q: %w", k, err)
 	}
-	return append([]byte{Schema, byte(k)}, body...), nil
+	return f(buf.Bytes())
 }
 
 func (c *Codec) decode(k kind, data []byte, v any) error {
@@ -199,6 +213,15 @@ func (c *Codec) decode(k kind, data []byte, v any) error {
 		return fmt.Errorf("decode record %q: %w: %w", k, ErrFormat, err)
 	}
 	return nil
+}
+
+func packGroup(g *rollout.Group) group {
+	w := group{Group: *g, Episodes: make([]episode, len(g.Episodes))}
+	w.Group.Episodes = nil
+	for i := range g.Episodes {
+		w.Episodes[i] = packEpisode(&g.Episodes[i])
+	}
+	return w
 }
 
 func packEpisode(e *rollout.Episode) episode {

@@ -6,7 +6,9 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -37,6 +39,11 @@ type Config struct {
 	Replicas int
 	// ConnectWait bounds the first connection; 10 s when zero.
 	ConnectWait time.Duration
+	// Waiting is called, when set, each time the server was looked for in vain.
+	Waiting func(error)
+	// Trouble is called, when set, with what goes wrong on the connection beside
+	// any call.
+	Trouble func(error)
 }
 
 // Conn is a connection to the bus.
@@ -49,6 +56,10 @@ type Conn struct {
 	mu   sync.Mutex
 	live context.Context // ends when the connection is lost
 	lost context.CancelCauseFunc
+	// since is when the connection was lost; zero while there is one. outages
+	// counts the losses.
+	since   time.Time
+	outages int
 }
 
 var errDisconnected = errors.New("connection to NATS lost")
@@ -65,6 +76,9 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	if cfg.ConnectWait == 0 {
 		cfg.ConnectWait = 10 * time.Second
+	}
+	if err := checkURLs(cfg); err != nil {
+		return nil, err
 	}
 	codec, err := wire.New()
 	if err != nil {
@@ -92,6 +106,31 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	return c, nil
 }
 
+// checkURLs refuses what no waiting will make an address.
+func checkURLs(cfg Config) error {
+	if cfg.Server != nil {
+		return nil
+	}
+	for _, raw := range cfg.URLs {
+		u, err := url.Parse(raw)
+		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return fmt.Errorf("%q is no address of a NATS server: write nats://host:port", redacted(raw))
+		}
+	}
+	if len(cfg.URLs) == 0 {
+		return errors.New("no NATS server is named: write nats://host:port")
+	}
+	return nil
+}
+
+// redacted is a URL without credentials.
+func redacted(raw string) string {
+	if _, host, ok := strings.Cut(raw, "@"); ok {
+		return host
+	}
+	return raw
+}
+
 // dial tries until ctx ends, because a worker may well be started before its
 // server.
 func (c *Conn) dial(ctx context.Context, urls string, opts []nats.Option) error {
@@ -103,6 +142,9 @@ func (c *Conn) dial(ctx context.Context, urls string, opts []nats.Option) error 
 		}
 		if errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) {
 			return fmt.Errorf("NATS at %s refuses the credentials: %w", c.where(), err)
+		}
+		if c.cfg.Waiting != nil {
+			c.cfg.Waiting(err)
 		}
 		select {
 		case <-ctx.Done():
@@ -121,6 +163,12 @@ func (c *Conn) options() ([]nats.Option, error) {
 		nats.ReconnectBufSize(-1),
 		nats.PingInterval(time.Second), nats.MaxPingsOutstanding(3), nats.Timeout(2 * time.Second),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { c.disconnected() }),
+		nats.ReconnectHandler(func(*nats.Conn) { c.reconnected() }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			if c.cfg.Trouble != nil {
+				c.cfg.Trouble(err)
+			}
+		}),
 		nats.ClosedHandler(func(*nats.Conn) { c.disconnected() }),
 	}
 	switch {
@@ -132,6 +180,9 @@ func (c *Conn) options() ([]nats.Option, error) {
 	case c.cfg.Token != "":
 		opts = append(opts, nats.Token(c.cfg.Token))
 	case c.cfg.CredsFile != "":
+		if _, err := os.Stat(c.cfg.CredsFile); err != nil {
+			return nil, fmt.Errorf("NATS credentials: %w", err)
+		}
 		opts = append(opts, nats.UserCredentials(c.cfg.CredsFile))
 	case c.cfg.NKeyFile != "":
 		opt, err := nats.NkeyOptionFromSeed(c.cfg.NKeyFile)
@@ -171,10 +222,7 @@ func (c *Conn) where() string {
 	}
 	shown := make([]string, len(c.cfg.URLs))
 	for i, u := range c.cfg.URLs {
-		if _, host, ok := strings.Cut(u, "@"); ok {
-			u = host
-		}
-		shown[i] = u
+		shown[i] = redacted(u)
 	}
 	return strings.Join(shown, ", ")
 }
@@ -185,6 +233,26 @@ func (c *Conn) disconnected() {
 	defer c.mu.Unlock()
 	c.lost(errDisconnected)
 	c.live, c.lost = context.WithCancelCause(context.Background())
+	if c.since.IsZero() {
+		c.since = time.Now()
+		c.outages++
+	}
+}
+
+func (c *Conn) reconnected() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.since = time.Time{}
+}
+
+// outage is for how long there has been no connection, and how many there were.
+func (c *Conn) outage() (time.Duration, int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.since.IsZero() {
+		return 0, c.outages
+	}
+	return time.Since(c.since), c.outages
 }
 
 // bound returns ctx bounded by d and by the life of the current connection.

@@ -212,10 +212,13 @@ func (l *lease) Publish(ctx context.Context, e *rollout.Episode) error {
 		msg.Header.Set(hdrBlob, digest)
 	}
 	_, err = l.m.c.publish(ctx, op, msg,
-		jetstream.WithExpectLastSequenceForSubject(l.mark, l.m.n.mark(e.ID.Wave, e.ID.Group)), jetstream.WithMsgID(digest))
+		jetstream.WithExpectLastSequenceForSubject(l.mark, l.m.n.mark(e.ID.Wave, e.ID.Group)),
+		// Of this lease: the same bytes under a later one are another result.
+		jetstream.WithMsgID(fmt.Sprintf("%d.%s", l.mark, digest)))
 	if errors.Is(err, bus.ErrFenced) {
 		l.drop()
 		l.once.Do(func() { close(l.fenced) })
+		l.m.fenced()
 	}
 	return err
 }

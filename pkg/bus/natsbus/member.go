@@ -28,6 +28,9 @@ type MemberConfig struct {
 	Version string
 	// Wait bounds how long to look for the run; 0 looks once.
 	Wait time.Duration
+	// InProcess says that the worker shares its process with the server: a stop of
+	// the one is a stop of the other, and no reason for the worker to leave.
+	InProcess bool
 	// Waiting is called, when set, each time the run was looked for in vain.
 	Waiting func(error)
 }
@@ -43,12 +46,18 @@ type Member struct {
 	consumer jetstream.Consumer
 	blobs    jetstream.ObjectStore
 
-	ended  chan struct{}
-	work   sync.WaitGroup  // heartbeat and table watch
-	ctx    context.Context // of both
-	cancel context.CancelFunc
-	mu     sync.Mutex
-	leases map[*lease]struct{}
+	ended chan struct{}
+	// stalled is closed when a fence shows that a lease ran out while the process
+	// was stopped.
+	stalled chan struct{}
+	once    sync.Once
+	work    sync.WaitGroup  // heartbeat and table watch
+	ctx     context.Context // of both
+	cancel  context.CancelFunc
+	mu      sync.Mutex
+	leases  map[*lease]struct{}
+	beaten  time.Time // the last heartbeat
+	late    bool      // some heartbeat came so late that leases may have run out
 }
 
 var _ bus.Member = (*Member)(nil)
@@ -61,7 +70,7 @@ const (
 // Join finds the run, checks that controller and worker fit, and begins to keep
 // the worker's leases alive. Close ends that.
 func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
-	m := &Member{c: c, cfg: cfg, leases: map[*lease]struct{}{}, ended: make(chan struct{})}
+	m := &Member{c: c, cfg: cfg, leases: map[*lease]struct{}{}, ended: make(chan struct{}), stalled: make(chan struct{})}
 	deadline := time.Now().Add(cfg.Wait)
 	for {
 		err := m.find(ctx)
@@ -86,6 +95,7 @@ func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
 		m.cancel()
 		return nil, classify("watch run table", err)
 	}
+	m.beaten = time.Now()
 	m.work.Go(m.beat)
 	m.work.Go(func() { m.watchEnd(watch) })
 	return m, nil
@@ -210,6 +220,24 @@ func (m *Member) Close() {
 	m.work.Wait()
 }
 
+// Stalled is closed once this process was stopped and a lease was lost by it.
+func (m *Member) Stalled() <-chan struct{} { return m.stalled }
+
+// checkLate notes a heartbeat that is overdue by more than a lease lives: on the
+// server it runs out whether this process runs or not. The caller holds mu.
+func (m *Member) checkLate() { m.late = m.late || time.Since(m.beaten) > ackWait }
+
+// fenced notes that a lease was lost.
+func (m *Member) fenced() {
+	m.mu.Lock()
+	m.checkLate() // a fence may be met before the next heartbeat
+	late := m.late
+	m.mu.Unlock()
+	if late && !m.cfg.InProcess {
+		m.once.Do(func() { close(m.stalled) })
+	}
+}
+
 // Ended is closed once the run is finished.
 func (m *Member) Ended() <-chan struct{} { return m.ended }
 
@@ -224,6 +252,8 @@ func (m *Member) beat() {
 		case <-tick.C:
 		}
 		m.mu.Lock()
+		m.checkLate()
+		m.beaten = time.Now()
 		live := slices.Collect(maps.Keys(m.leases))
 		m.mu.Unlock()
 		for _, l := range live {

@@ -26,7 +26,9 @@ const (
 	hdrReward  = "Sheaf-Reward"
 	hdrTokens  = "Sheaf-Tokens"
 	hdrSize    = "Sheaf-Size"
-	hdrBlob    = "Sheaf-Blob" // name of the object that holds the record
+	hdrFailure = "Sheaf-Failure"
+	hdrRetry   = "Sheaf-Retryable" // "true" or absent
+	hdrBlob    = "Sheaf-Blob"      // name of the object that holds the record
 )
 
 const (
@@ -48,6 +50,12 @@ func resultHeader(e *rollout.Episode, sum [32]byte, size int) nats.Header {
 	h.Set(hdrOutcome, string(e.Outcome))
 	h.Set(hdrTokens, strconv.FormatInt(e.CompletionTokens(), 10))
 	h.Set(hdrSize, strconv.Itoa(size))
+	if e.Failure != nil {
+		h.Set(hdrFailure, e.Failure.Key())
+		if e.Failure.Retryable {
+			h.Set(hdrRetry, "true")
+		}
+	}
 	if reward := commonReward(e); reward != nil {
 		h.Set(hdrReward, strconv.FormatFloat(*reward, 'g', -1, 64))
 	}
@@ -68,7 +76,10 @@ func commonReward(e *rollout.Episode) *float64 {
 
 // receipt reads the head of a stored result.
 func receipt(id rollout.EpisodeID, seq uint64, h nats.Header) (bus.Receipt, error) {
-	r := bus.Receipt{Episode: id, Sequence: seq, Outcome: rollout.Outcome(h.Get(hdrOutcome))}
+	r := bus.Receipt{
+		Episode: id, Sequence: seq, Outcome: rollout.Outcome(h.Get(hdrOutcome)),
+		Failure: h.Get(hdrFailure), Retryable: h.Get(hdrRetry) == "true",
+	}
 	sum, err := hex.DecodeString(h.Get(hdrSHA))
 	if err != nil || len(sum) != len(r.SHA256) {
 		return r, fmt.Errorf("result %d: %w: digest header %q", seq, bus.ErrDamaged, h.Get(hdrSHA))
@@ -130,15 +141,26 @@ func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Recei
 		return nil
 	}
 	cfg := jetstream.ConsumerConfig{FilterSubjects: filters, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: first}
+	var damaged bus.Damaged
+	report := func(rec bus.Receipt, err error) {
+		damaged.Receipts = append(damaged.Receipts, rec)
+		if damaged.Err == nil {
+			damaged.Err = err
+		}
+	}
 	err := r.read(ctx, cfg, true, func(m jetstream.Msg, seq uint64, pending uint64) (bool, error) {
 		if rec, ok := want[seq]; ok {
-			e, err := r.record(ctx, rec, m)
-			if err != nil {
-				return false, err
-			}
 			delete(want, seq)
-			if err := f(rec, e); err != nil {
+			e, err := r.record(ctx, rec, m)
+			switch {
+			case errors.Is(err, bus.ErrDamaged):
+				report(rec, err)
+			case err != nil:
 				return false, err
+			default:
+				if err := f(rec, e); err != nil {
+					return false, err
+				}
 			}
 		}
 		return len(want) > 0 && pending > 0, nil
@@ -147,16 +169,44 @@ func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Recei
 		return err
 	}
 	for seq, rec := range want {
-		return fmt.Errorf("result %d of episode %+v: %w: it is not stored any more", seq, rec.Episode, bus.ErrDamaged)
+		report(rec, fmt.Errorf("result %d of episode %+v: it is not stored any more", seq, rec.Episode))
+	}
+	if len(damaged.Receipts) > 0 {
+		return &damaged
 	}
 	return nil
 }
 
+// Drop removes a stored result. The message at its sequence may be another by
+// now, or gone: then there is nothing to remove.
+func (r *Run) Drop(ctx context.Context, rec bus.Receipt) error {
+	return r.c.retry(ctx, "drop damaged result", func(ctx context.Context) error {
+		raw, err := r.results.GetMsg(ctx, rec.Sequence)
+		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && raw.Subject != r.n.result(rec.Episode) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = r.results.DeleteMsg(ctx, rec.Sequence)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return nil
+		}
+		return err
+	})
+}
+
 // record reads one record and checks that it is the one of the receipt.
 func (r *Run) record(ctx context.Context, rec bus.Receipt, m jetstream.Msg) (*rollout.Episode, error) {
+	if m.Subject() != r.n.result(rec.Episode) {
+		return nil, fmt.Errorf("result %d of episode %+v: %w: %s stands there", rec.Sequence, rec.Episode, bus.ErrDamaged, m.Subject())
+	}
 	data := m.Data()
 	if name := m.Headers().Get(hdrBlob); name != "" {
 		obj, err := r.blobs.Get(ctx, name)
+		if errors.Is(err, jetstream.ErrObjectNotFound) {
+			return nil, fmt.Errorf("result %d of episode %+v: %w: its blob is gone", rec.Sequence, rec.Episode, bus.ErrDamaged)
+		}
 		if err != nil {
 			return nil, classify("read blob "+name, err)
 		}

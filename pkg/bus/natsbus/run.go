@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -48,6 +50,7 @@ type Run struct {
 	entries  []logEntry // of the log, to know what may be compacted
 	jobFence uint64
 	resFence uint64
+	swept    int // outages before the last sweep
 }
 
 // logEntry is where an entry of the log stands.
@@ -90,6 +93,10 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 		return nil, err
 	}
 	if err := r.refreshFences(ctx); err != nil {
+		return nil, err
+	}
+	r.swept = -1 // what came before this process may have been killed as well
+	if err := r.Sweep(ctx); err != nil {
 		return nil, err
 	}
 	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
@@ -424,6 +431,49 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 	return r.compact(ctx)
 }
 
+// Outage is for how long there has been no connection to the server.
+func (r *Run) Outage() time.Duration {
+	d, _ := r.c.outage()
+	return d
+}
+
+// Sweep purges the subjects of trimmed waves that are there again.
+func (r *Run) Sweep(ctx context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, outages := r.c.outage()
+	if outages == r.swept {
+		return nil
+	}
+	for _, p := range []struct {
+		stream jetstream.Stream
+		prefix string
+	}{{r.results, r.n.root + "res."}, {r.jobs, r.n.root + "jobs."}} {
+		found, err := subjects(ctx, r.c, p.stream, p.prefix+">")
+		if err != nil {
+			return err
+		}
+		waves := map[int64]bool{}
+		for subject := range found {
+			head, _, _ := strings.Cut(strings.TrimPrefix(subject, p.prefix), ".")
+			if wave, err := strconv.ParseInt(head, 10, 64); err == nil && wave < r.state.Trimmed {
+				waves[wave] = true
+			}
+		}
+		for wave := range waves {
+			subject := fmt.Sprintf("%s%d.>", p.prefix, wave)
+			err := r.c.retry(ctx, "sweep "+subject, func(ctx context.Context) error {
+				return p.stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
+			})
+			if err != nil {
+				return err
+			}
+		}
+	}
+	r.swept = outages
+	return nil
+}
+
 // compact drops the front of the log: everything before the last entry that is
 // not, or does not stand behind, the plan of an open wave.
 func (r *Run) compact(ctx context.Context) error {
@@ -463,19 +513,38 @@ func (r *Run) PutEngine(ctx context.Context, e rollout.EngineEntry) error {
 	return r.put(ctx, engineKeys+e.ID, data)
 }
 
-// Workers counts the workers that announced themselves lately.
-func (r *Run) Workers(ctx context.Context) (int, error) {
-	count := 0
+// Workers lists the workers that announced themselves lately.
+func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
+	var found []bus.Worker
 	err := r.c.retry(ctx, "list workers", func(ctx context.Context) error {
 		keys, err := r.table.ListKeysFiltered(ctx, nodeKeys+"*")
 		if err != nil {
 			return err
 		}
-		count = 0
-		for range keys.Keys() {
-			count++
+		found = nil
+		for key := range keys.Keys() {
+			entry, err := r.table.Get(ctx, key)
+			if errors.Is(err, jetstream.ErrKeyNotFound) {
+				continue // it left meanwhile
+			}
+			if err != nil {
+				return err
+			}
+			n, err := wire.DecodeTable[wire.Node](entry.Value())
+			if err != nil {
+				return err
+			}
+			found = append(found, bus.Worker{ID: n.ID, Host: n.Host, Slots: n.Slots})
 		}
 		return nil
 	})
-	return count, err
+	return found, err
+}
+
+// Broken is an error when the embedded server can no longer store.
+func (r *Run) Broken() error {
+	if r.c.cfg.Server == nil {
+		return nil
+	}
+	return r.c.cfg.Server.Broken()
 }

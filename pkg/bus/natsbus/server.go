@@ -4,11 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/sheaf-rl/sheaf/pkg/bus"
 )
 
 // ServerConfig configures the embedded server.
@@ -28,6 +32,34 @@ type ServerConfig struct {
 type Server struct {
 	ns    *server.Server
 	token string
+	dir   string
+}
+
+// minRoom is what the store's disk must have free: a result and what surrounds
+// it. Without room the server stops answering instead of refusing.
+const minRoom = 16 << 20
+
+// Broken is an error when the server can no longer store: it has to be started
+// anew, after what the error says was mended.
+func (s *Server) Broken() error {
+	if err := checkRoom(s.dir, syscall.Statfs); err != nil {
+		return err
+	}
+	if !s.ns.JetStreamEnabled() {
+		return fmt.Errorf("%w: the embedded NATS server has given up its store in %s: look at that disk, and start the run again", bus.ErrFull, s.dir)
+	}
+	return nil
+}
+
+func checkRoom(dir string, statfs func(string, *syscall.Statfs_t) error) error {
+	var st syscall.Statfs_t
+	if err := statfs(dir, &st); err != nil {
+		return fmt.Errorf("the embedded store's folder %s is gone or cannot be read (%w): start the run again with --fresh, or bring it back", dir, err)
+	}
+	if free := st.Bavail * uint64(st.Bsize); free < minRoom {
+		return fmt.Errorf("%w: only %d KiB are free on the disk of %s, and the store needs %d MiB: free some space and start the run again", bus.ErrFull, free>>10, dir, minRoom>>20)
+	}
+	return nil
 }
 
 // maxPayload lets a result of 8 MiB travel in one message with its headers.
@@ -64,6 +96,12 @@ func StartServer(cfg ServerConfig) (*Server, error) {
 			return nil, fmt.Errorf("nats.listen %q: %w", cfg.Listen, err)
 		}
 	}
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("embedded store: %w", err)
+	}
+	if err := checkRoom(cfg.Dir, syscall.Statfs); err != nil {
+		return nil, err
+	}
 	ns, err := server.NewServer(opts)
 	if err != nil {
 		return nil, fmt.Errorf("embedded NATS server: %w", err)
@@ -79,7 +117,7 @@ func StartServer(cfg ServerConfig) (*Server, error) {
 		ns.WaitForShutdown()
 		return nil, errors.New("embedded NATS server has no JetStream: is " + filepath.Clean(cfg.Dir) + " writable, is there room on its disk?")
 	}
-	return &Server{ns: ns, token: cfg.Token}, nil
+	return &Server{ns: ns, token: cfg.Token, dir: cfg.Dir}, nil
 }
 
 // URL is the address for clients outside the process, "" when it does not listen.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -34,8 +35,10 @@ func (r *Run) Submit(ctx context.Context, jobs []rollout.Job) error {
 	}
 	r.mu.Lock()
 	jobFence, resFence := r.jobFence, r.resFence
-	epoch := r.state.Epoch
 	r.mu.Unlock()
+	// Ids tell repeated tries of this call apart from a later call, which queues
+	// anew what was lost.
+	call := uuid.NewString()
 
 	var marks, msgs []fenced
 	for _, j := range jobs {
@@ -44,7 +47,7 @@ func (r *Run) Submit(ctx context.Context, jobs []rollout.Job) error {
 		}
 		mark := r.n.mark(wave, j.Group)
 		if stored[mark] == 0 {
-			marks = append(marks, fenced{&nats.Msg{Subject: mark, Data: first}, resFence, r.n.resFence(), fmt.Sprintf("mark.%d.%d.%d", epoch, wave, j.Group)})
+			marks = append(marks, fenced{&nats.Msg{Subject: mark, Data: first}, resFence, r.n.resFence(), fmt.Sprintf("%s.mark.%d", call, j.Group)})
 		}
 		if r.complete(stored, j) || queued[r.n.job(wave, j.Group)] > 0 {
 			continue
@@ -53,7 +56,7 @@ func (r *Run) Submit(ctx context.Context, jobs []rollout.Job) error {
 		if err != nil {
 			return err
 		}
-		msgs = append(msgs, fenced{&nats.Msg{Subject: r.n.job(wave, j.Group), Data: data}, jobFence, r.n.jobFence(), fmt.Sprintf("job.%d.%d.%d", epoch, wave, j.Group)})
+		msgs = append(msgs, fenced{&nats.Msg{Subject: r.n.job(wave, j.Group), Data: data}, jobFence, r.n.jobFence(), fmt.Sprintf("%s.job.%d", call, j.Group)})
 	}
 	if err := r.publishAll(ctx, "write lease marks", marks); err != nil {
 		return err

@@ -30,10 +30,11 @@ type loader struct {
 	added []addedToken
 	model modelFile
 
-	normalizer             normalizer
-	splitter               splitter
-	postProcessor          postProcessor
-	haveModel, haveDecoder bool
+	normalizer    normalizer
+	splitter      splitter
+	postProcessor postProcessor
+	haveModel     bool
+	haveDecoder   bool
 }
 
 type modelFile struct {

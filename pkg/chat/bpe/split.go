@@ -10,7 +10,7 @@ type splitter struct {
 	stages      []stage
 	byteLevel   bool
 	prefixSpace bool
-	// regexAt is the number of stages before ByteLevel's own pattern, which works
+	// beforeSpace is the number of stages before ByteLevel's own pattern, which works
 	// on the piece with its prefix space.
 	beforeSpace int
 }

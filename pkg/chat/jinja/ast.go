@@ -44,7 +44,7 @@ type (
 		l, r expr
 	}
 	// sumExpr is a chain of +, which is how templates join text.
-	sumExpr   struct{ parts []expr }
+	sumExpr   struct{ terms []expr }
 	logicExpr struct {
 		and  bool
 		l, r expr
@@ -71,6 +71,8 @@ type (
 	callExpr struct {
 		fn   expr
 		args callArgs
+		// method is the method of strings that fn is, should it be called on a string.
+		method *stringFunc
 		// caller is the body of a call block.
 		caller *macroStmt
 	}

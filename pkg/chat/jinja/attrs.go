@@ -1,7 +1,6 @@
 package jinja
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -23,10 +22,13 @@ func getAttr(obj Value, name string) (Value, error) {
 }
 
 func noAttribute(obj Value, name string) Value {
-	if obj == nil {
-		return &undefined{"'None' has no attribute '" + name + "'"}
+	switch obj.(type) {
+	case nil:
+		return &undefined{"'None' has no attribute '", name, "'"}
+	case *Dict:
+		return &undefined{"'dict object' has no attribute '", name, "'"}
 	}
-	return &undefined{fmt.Sprintf("'%s object' has no attribute '%s'", typeName(obj), name)}
+	return &undefined{"'" + typeName(obj) + " object' has no attribute '", name, "'"}
 }
 
 // getItem is x[index]: an item of x if there is one, else the attribute of that name.
@@ -74,7 +76,7 @@ func getItem(obj, index Value) (Value, error) {
 		}
 		return noAttribute(obj, name), nil
 	}
-	return &undefined{fmt.Sprintf("%s object has no such element", typeName(obj))}, nil
+	return &undefined{"", typeName(obj), " object has no such element"}, nil
 }
 
 func itemAt(list []Value, index Value) (Value, bool) {
@@ -244,7 +246,7 @@ func attribute(obj Value, name string) (Value, bool) {
 
 // unsafe is what the sandbox gives for an attribute it does not let through.
 func unsafe(obj Value, name string) Value {
-	return &undefined{fmt.Sprintf("access to attribute '%s' of '%s' object is unsafe", name, typeName(obj))}
+	return &undefined{"access to attribute '", name, "' of '" + typeName(obj) + "' object is unsafe"}
 }
 
 func method(name string, call func(rt *runtime, a args) (Value, error)) Value {

@@ -113,8 +113,8 @@ func (x *callExpr) eval(f *frame) (Value, error) {
 			return nil, err
 		}
 		if s, ok := obj.(string); ok {
-			if m, ok := stringMethods[attr.name]; ok { // without a value for the method itself
-				return x.callString(f, s, m)
+			if x.method != nil { // without a value for the method itself
+				return x.callString(f, s, x.method)
 			}
 		}
 		fn, err = getAttr(obj, attr.name)
@@ -134,7 +134,7 @@ func (x *callExpr) eval(f *frame) (Value, error) {
 	return call(f.rt, fn, a)
 }
 
-func (x *callExpr) callString(f *frame, s string, m stringFunc) (Value, error) {
+func (x *callExpr) callString(f *frame, s string, m *stringFunc) (Value, error) {
 	if err := f.rt.step(); err != nil {
 		return nil, err
 	}

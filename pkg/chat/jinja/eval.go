@@ -11,7 +11,7 @@ func (x *constExpr) eval(*frame) (Value, error) { return x.value, nil }
 func (x *nameExpr) eval(f *frame) (Value, error) {
 	v := *f.at(x.ref)
 	if _, ok := v.(missing); ok {
-		return &undefined{"'" + x.name + "' is undefined"}, nil
+		return &undefined{"'", x.name, "' is undefined"}, nil
 	}
 	return v, nil
 }
@@ -135,7 +135,7 @@ func (x *condExpr) eval(f *frame) (Value, error) {
 		return x.then.eval(f)
 	}
 	if x.otherwise == nil {
-		return &undefined{"the inline if-expression evaluated to false and no else section was defined"}, nil
+		return &undefined{why: "the inline if-expression evaluated to false and no else section was defined"}, nil
 	}
 	return x.otherwise.eval(f)
 }
@@ -213,16 +213,12 @@ func (x *sumExpr) eval(f *frame) (Value, error) {
 	rt := f.rt
 	base, size := len(rt.scratch), 0
 	defer func() { rt.scratch = rt.scratch[:base] }()
-	for i, part := range x.parts {
-		v, err := part.eval(f)
-		if err != nil {
-			return nil, err
-		}
-		s, ok := v.(string)
-		if !ok {
-			return x.fold(f, rt.scratch[base:], v, i)
-		}
-		rt.scratch, size = append(rt.scratch, v), size+len(s)
+	v, joined, err := x.parts(f)
+	if err != nil || joined {
+		return v, err
+	}
+	for _, v := range rt.scratch[base:] {
+		size += len(v.(string))
 	}
 	if err := rt.room(size); err != nil {
 		return nil, err
@@ -235,7 +231,26 @@ func (x *sumExpr) eval(f *frame) (Value, error) {
 	return b.String(), nil
 }
 
-// fold adds one by one, from the first part that is no string.
+// parts evaluates the terms. If all are strings they are left on the scratch
+// stack, and the caller takes them from there; else their sum is returned, joined.
+func (x *sumExpr) parts(f *frame) (sum Value, joined bool, err error) {
+	rt := f.rt
+	base := len(rt.scratch)
+	for i, term := range x.terms {
+		v, err := term.eval(f)
+		if err != nil {
+			return nil, true, err
+		}
+		if _, ok := v.(string); !ok {
+			sum, err := x.fold(f, rt.scratch[base:], v, i)
+			return sum, true, err
+		}
+		rt.scratch = append(rt.scratch, v)
+	}
+	return nil, false, nil
+}
+
+// fold adds one by one, from the first term that is no string.
 func (x *sumExpr) fold(f *frame, before []Value, v Value, at int) (Value, error) {
 	var sum Value
 	for i, part := range append(slices.Clone(before), v) {
@@ -248,7 +263,7 @@ func (x *sumExpr) fold(f *frame, before []Value, v Value, at int) (Value, error)
 			return nil, err
 		}
 	}
-	for _, part := range x.parts[at+1:] {
+	for _, part := range x.terms[at+1:] {
 		v, err := part.eval(f)
 		if err != nil {
 			return nil, err

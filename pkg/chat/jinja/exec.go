@@ -23,12 +23,23 @@ type frame struct {
 	rt     *runtime
 	parent *frame
 	vars   []Value
+	few    [6]Value // where the variables lie if they are few
 }
 
 // enter makes a frame; its variables get the values the scope says.
 func (rt *runtime) enter(s *scope, parent *frame) *frame {
-	f := &frame{rt: rt, parent: parent, vars: make([]Value, len(s.slots))}
+	f := rt.newFrame(s, parent)
 	f.reset(s)
+	return f
+}
+
+func (rt *runtime) newFrame(s *scope, parent *frame) *frame {
+	f := &frame{rt: rt, parent: parent}
+	if n := len(s.slots); n <= len(f.few) {
+		f.vars = f.few[:n]
+	} else {
+		f.vars = make([]Value, n)
+	}
 	return f
 }
 
@@ -129,19 +140,45 @@ func (s *dataStmt) exec(f *frame) (control, error) { return goOn, f.rt.write(s.t
 
 func (s *outputStmt) exec(f *frame) (control, error) {
 	for _, x := range s.exprs {
-		v, err := x.eval(f)
-		if err != nil {
-			return goOn, atLine(s.line, err)
-		}
-		t, err := str(v)
-		if err == nil {
-			err = f.rt.write(t)
-		}
-		if err != nil {
+		if err := f.rt.print(f, x); err != nil {
 			return goOn, atLine(s.line, err)
 		}
 	}
 	return goOn, nil
+}
+
+// print writes the value of an expression.
+func (rt *runtime) print(f *frame, x expr) error {
+	if sum, ok := x.(*sumExpr); ok { // its parts need not be joined to be written
+		base := len(rt.scratch)
+		defer func() { rt.scratch = rt.scratch[:base] }()
+		v, joined, err := sum.parts(f)
+		if err != nil {
+			return err
+		}
+		if !joined {
+			for _, part := range rt.scratch[base:] {
+				if err := rt.write(part.(string)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		return rt.printValue(v)
+	}
+	v, err := x.eval(f)
+	if err != nil {
+		return err
+	}
+	return rt.printValue(v)
+}
+
+func (rt *runtime) printValue(v Value) error {
+	t, err := str(v)
+	if err != nil {
+		return err
+	}
+	return rt.write(t)
 }
 
 func (s *ifStmt) exec(f *frame) (control, error) {

@@ -320,7 +320,7 @@ func firstFilter(_ *runtime, in Value, a args) (Value, error) {
 		g.items = list[1:]
 	}
 	if len(list) == 0 {
-		return &undefined{"No first item, sequence was empty."}, nil
+		return &undefined{why: "No first item, sequence was empty."}, nil
 	}
 	return list[0], nil
 }
@@ -334,7 +334,7 @@ func lastFilter(_ *runtime, in Value, a args) (Value, error) {
 		return nil, err
 	}
 	if len(list) == 0 {
-		return &undefined{"No last item, sequence was empty."}, nil
+		return &undefined{why: "No last item, sequence was empty."}, nil
 	}
 	return list[len(list)-1], nil
 }

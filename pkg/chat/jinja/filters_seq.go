@@ -132,7 +132,7 @@ func extremeFilter(op string) filterFunc {
 			return nil, err
 		}
 		if len(list) == 0 {
-			return &undefined{"No aggregated item, sequence was empty."}, nil
+			return &undefined{why: "No aggregated item, sequence was empty."}, nil
 		}
 		get := attrGetter(or(p[1], nil))
 		var best, bestKey Value

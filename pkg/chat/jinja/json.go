@@ -15,7 +15,7 @@ import (
 // FromJSON reads a JSON text as Python's json.loads does: keys keep their order,
 // integers are exact, and of two equal keys the later value counts.
 func FromJSON(data []byte) (Value, error) {
-	r := jsonscan.NewReader(data)
+	r := jsonscan.NewSharingReader(data)
 	v, err := readJSON(r)
 	if err != nil {
 		return nil, err
@@ -23,16 +23,48 @@ func FromJSON(data []byte) (Value, error) {
 	return v, r.End()
 }
 
-// commonKeys are the keys of messages and tools, made into values once.
-var commonKeys = newCommonKeys()
-
-func newCommonKeys() map[string]Value {
-	keys := map[string]Value{}
-	for _, k := range []string{"role", "content", "reasoning_content", "tool_calls", "tool_call_id", "id", "type", "function", "name",
-		"arguments", "text", "description", "parameters", "properties", "required", "enum", "items", "default", "object", "string"} {
-		keys[k] = k
+// commonKey is a key as a value. The keys of messages and tools are constants,
+// which cost nothing to make.
+func commonKey(key []byte) Value {
+	switch string(key) {
+	case "role":
+		return "role"
+	case "content":
+		return "content"
+	case "reasoning_content":
+		return "reasoning_content"
+	case "tool_calls":
+		return "tool_calls"
+	case "tool_call_id":
+		return "tool_call_id"
+	case "id":
+		return "id"
+	case "type":
+		return "type"
+	case "function":
+		return "function"
+	case "name":
+		return "name"
+	case "arguments":
+		return "arguments"
+	case "text":
+		return "text"
+	case "description":
+		return "description"
+	case "parameters":
+		return "parameters"
+	case "properties":
+		return "properties"
+	case "required":
+		return "required"
+	case "enum":
+		return "enum"
+	case "items":
+		return "items"
+	case "default":
+		return "default"
 	}
-	return keys
+	return string(key)
 }
 
 func readJSON(r *jsonscan.Reader) (Value, error) {
@@ -60,10 +92,7 @@ func readJSON(r *jsonscan.Reader) (Value, error) {
 	case jsonscan.Object:
 		d := NewDict(4)
 		err := r.ObjectBytes(func(key []byte) error {
-			k, ok := commonKeys[string(key)]
-			if !ok {
-				k = string(key)
-			}
+			k := commonKey(key)
 			v, err := readJSON(r)
 			d.set(k, v)
 			return err

@@ -30,7 +30,7 @@ func (s *forStmt) run(f *frame, over Value, depth int) error {
 // rounds runs the body for every item and tells whether it reached its end in any
 // round: where none did, by break or continue, the loop's else counts.
 func (s *forStmt) rounds(f *frame, list []Value, depth int) (completed bool, err error) {
-	inner := &frame{rt: f.rt, parent: f, vars: make([]Value, len(s.scope.slots))}
+	inner := f.rt.newFrame(s.scope, f)
 	var loop *loopValue
 	if s.loopVar != nil {
 		loop = &loopValue{list: list, depth: depth, stmt: s, around: f}
@@ -107,12 +107,12 @@ func (l *loopValue) attr(name string) (Value, bool) {
 		return int64(l.depth), true
 	case "previtem":
 		if l.at == 0 {
-			return &undefined{"there is no previous item"}, true
+			return &undefined{why: "there is no previous item"}, true
 		}
 		return l.list[l.at-1], true
 	case "nextitem":
 		if l.at == len(l.list)-1 {
-			return &undefined{"there is no next item"}, true
+			return &undefined{why: "there is no next item"}, true
 		}
 		return l.list[l.at+1], true
 	case "cycle":

@@ -63,7 +63,7 @@ func (m *macroValue) bind(f *frame, a args) error {
 	if d.caller != nil {
 		v, ok := take("caller")
 		if !ok {
-			v = &undefined{"No caller defined"}
+			v = &undefined{why: "No caller defined"}
 		}
 		*f.at(*d.caller) = v
 	}
@@ -110,7 +110,7 @@ func (m *macroValue) bindDefaults(f *frame) error {
 		}
 		from := len(d.params) - len(d.defaults)
 		if i < from {
-			*f.at(p.ref) = &undefined{"parameter '" + p.name + "' was not provided"}
+			*f.at(p.ref) = &undefined{"parameter '", p.name, "' was not provided"}
 			continue
 		}
 		v, err := d.defaults[i-from].eval(f)

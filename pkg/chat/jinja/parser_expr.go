@@ -124,7 +124,7 @@ func (p *parser) binary(level int) (expr, error) {
 			continue
 		}
 		if sum, ok := x.(*sumExpr); ok && t.text == "+" && !closed {
-			sum.parts = append(sum.parts, r)
+			sum.terms = append(sum.terms, r)
 		} else if t.text == "+" {
 			x, closed = &sumExpr{[]expr{x, r}}, false
 		} else {
@@ -397,7 +397,13 @@ func (p *parser) subscribed(x expr) (item expr, isSlice bool, err error) {
 
 func (p *parser) call(fn expr) (expr, error) {
 	args, err := p.arguments()
-	return &callExpr{fn: fn, args: args}, err
+	x := &callExpr{fn: fn, args: args}
+	if attr, ok := fn.(*attrExpr); ok {
+		if m, ok := stringMethods[attr.name]; ok {
+			x.method = &m
+		}
+	}
+	return x, err
 }
 
 func (p *parser) arguments() (callArgs, error) {

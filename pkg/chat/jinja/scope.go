@@ -270,7 +270,7 @@ func walkExpr(x expr, visit func(*nameExpr)) {
 	case *binaryExpr:
 		walk(x.l, x.r)
 	case *sumExpr:
-		walk(x.parts...)
+		walk(x.terms...)
 	case *logicExpr:
 		walk(x.l, x.r)
 	case *compareExpr:

@@ -18,7 +18,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -50,9 +50,18 @@ var ErrRaised = errors.New("the template refused its input")
 type Template struct {
 	body  []stmt
 	scope *scope
-	// size is that of the last text, which is how large the next may become.
-	size atomic.Int64
+	// used holds the buffers of renderings that are over.
+	used sync.Pool
 }
+
+// buffers is the memory that one rendering after another works in.
+type buffers struct {
+	out     []byte
+	scratch []Value
+}
+
+// maxKept is the size up to which a buffer is worth keeping.
+const maxKept = 1 << 20
 
 // Options bound and complete a rendering. Zero values take the defaults.
 type Options struct {
@@ -92,10 +101,20 @@ func (t *Template) Render(vars *Dict, opt Options) (string, error) {
 	if rt.maxOutput <= 0 {
 		rt.maxOutput = 64 << 20
 	}
-	rt.out = make([]byte, 0, min(t.size.Load()+t.size.Load()/4, 1<<20))
-	if _, err := execAll(rt.enter(t.scope, nil), t.body); err != nil {
-		return "", err
+	b, ok := t.used.Get().(*buffers)
+	if !ok {
+		b = new(buffers)
 	}
-	t.size.Store(int64(len(rt.out)))
-	return string(rt.out), nil
+	rt.out, rt.scratch = b.out[:0], b.scratch[:0]
+	_, err := execAll(rt.enter(t.scope, nil), t.body)
+	text := ""
+	if err == nil {
+		text = string(rt.out)
+	}
+	if cap(rt.out) <= maxKept {
+		clear(rt.scratch[:cap(rt.scratch)]) // values must not outlive their rendering
+		b.out, b.scratch = rt.out, rt.scratch
+		t.used.Put(b)
+	}
+	return text, err
 }

@@ -20,7 +20,7 @@ type (
 	markup string
 	// undefined is a value that was asked for and is not there. Using it for
 	// anything but printing, testing and looping is the error it carries.
-	undefined struct{ why string }
+	undefined struct{ why, name, end string } // the reason, in parts that are joined when it is needed
 	// missing is the state of a variable that has no value.
 	missing struct{}
 	// generator is what lazy filters give: it can be read once.
@@ -360,7 +360,7 @@ func valueError(format string, args ...any) error {
 	return fmt.Errorf("ValueError: "+format, args...)
 }
 
-func (u *undefined) err() error { return fmt.Errorf("UndefinedError: %s", u.why) }
+func (u *undefined) err() error { return fmt.Errorf("UndefinedError: %s%s%s", u.why, u.name, u.end) }
 
 // asInt returns an integer that fits in an int64, as an index must.
 func asInt(v Value) (int64, bool) {

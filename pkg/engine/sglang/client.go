@@ -115,7 +115,9 @@ func New(cfg Config) (*Client, error) {
 			MaxResponseHeaderBytes: 64 << 10,
 			DisableCompression:     true,
 			ReadBufferSize:         32 << 10,
-			Protocols:              protocols,
+			// A prompt of a few thousand tokens goes out in one write.
+			WriteBufferSize: 16 << 10,
+			Protocols:       protocols,
 		},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net"
@@ -87,6 +88,10 @@ type Config struct {
 	// EnableMetrics adds the time keys to meta_info.
 	EnableMetrics bool
 
+	// RequestLog gets a line of JSON per request that ended, before its reply
+	// leaves; nil = none. Requests that Stub answers are not in it.
+	RequestLog io.Writer
+
 	Log      *slog.Logger         // default: discard
 	Registry *prometheus.Registry // default: a registry of its own
 }
@@ -164,6 +169,7 @@ func New(config Config) (*Engine, error) {
 			clock:   config.Clock,
 			latency: config.Latency,
 			counts:  counts,
+			journal: requestLog{out: config.RequestLog, log: config.Log},
 			sampler: newSampler(vocab, steps),
 			inbox:   make(chan func(), 256),
 			ctx:     ctx,

@@ -22,6 +22,7 @@ type scheduler struct {
 	clock   Clock
 	latency Latency
 	counts  *counters
+	journal requestLog
 	sampler *sampler
 
 	inbox chan func()
@@ -301,6 +302,7 @@ func (s *scheduler) end(r *request, f *finish) {
 	r.version = s.version
 	delete(s.live, r.rid)
 	s.counts.fate(f.kind)
+	s.journal.write(r)
 	r.publish()
 }
 

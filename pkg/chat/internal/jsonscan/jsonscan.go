@@ -37,6 +37,7 @@ const (
 // Reader reads one JSON text.
 type Reader struct {
 	data  []byte
+	text  string // the same as data, if strings are to be cut from it
 	pos   int
 	depth int
 	buf   []byte
@@ -44,6 +45,10 @@ type Reader struct {
 
 // NewReader returns a reader over data, which it does not change.
 func NewReader(data []byte) *Reader { return &Reader{data: data} }
+
+// NewSharingReader returns a reader whose strings are cut from one copy of data
+// where they hold no escapes.
+func NewSharingReader(data []byte) *Reader { return &Reader{data: data, text: string(data)} }
 
 // SyntaxError reports text that is not JSON.
 type SyntaxError struct {
@@ -184,6 +189,12 @@ func (r *Reader) Int() (int64, error) {
 // String consumes a string.
 func (r *Reader) String() (string, error) {
 	b, err := r.StringBytes()
+	if end := r.pos - 1; err == nil && r.text != "" && len(b) > 0 && end >= len(b) {
+		// Without escapes the string stands in the text as it is, before its quote.
+		if s := r.text[end-len(b) : end]; s == string(b) && r.text[end-len(b)-1] == '"' {
+			return s, nil
+		}
+	}
 	return string(b), err
 }
 
