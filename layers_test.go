@@ -21,6 +21,7 @@ var mayImport = map[string][]string{
 
 	"internal/buildinfo":   nil,
 	"internal/leaktest":    nil,
+	"internal/proc":        nil,
 	"internal/safetensors": nil,
 
 	"pkg/chat/internal/unidata":  nil,
@@ -47,7 +48,7 @@ var mayImport = map[string][]string{
 	"pkg/feed":           {"pkg/step", "pkg/wire", "pkg/rollout"},
 	"pkg/bus/natsbus":    {"pkg/bus", "pkg/wire", "pkg/rollout"},
 
-	"internal/worker":     {"pkg/bus", "pkg/engine", "pkg/reward", "pkg/rollout"},
+	"internal/worker":     {"pkg/bus", "pkg/chat", "pkg/engine", "pkg/reward", "pkg/session", "pkg/rollout", "internal/proc"},
 	"internal/controller": {"pkg/bus", "pkg/step", "pkg/wire", "pkg/rollout"},
 }
 

@@ -14,6 +14,8 @@ type Leaf struct {
 	Sample *rollout.Sample
 	// Node is the last generation's number, Turns how many there are on the path.
 	Node, Turns int
+	// Reply is the content of the last turn's reply, as clients saw it.
+	Reply string
 	// Trained counts the turns whose tokens are trained here: the others belong to
 	// a sample before it.
 	Trained int
@@ -100,6 +102,7 @@ func (n *node) assemble(maxLen int, trained map[*node]bool) (Leaf, error) {
 			leaf.Trained++
 		}
 		leaf.Turns++
+		leaf.Reply = k.reply.content
 		if over > 0 {
 			break
 		}

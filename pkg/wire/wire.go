@@ -18,7 +18,8 @@ import (
 // an older reader cannot take.
 //
 //	1  2026-11-30  first
-const Schema = 1
+//	2  2026-11-30  the run's session mode
+const Schema = 2
 
 // kind is the second byte of a record.
 type kind byte
