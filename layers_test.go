@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 }
 
 // wiring lists the folders that may import anything: they name the adapters.
-var wiring = []string{"cmd", "scripts", "e2e"}
+var wiring = []string{"cmd", "examples", "scripts", "e2e"}
 
 // owners lists the folders that alone may import a library.
 var owners = map[string][]string{
