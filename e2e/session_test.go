@@ -193,6 +193,7 @@ func parityRun(t *testing.T, engine, mode, agent string) figures {
 			t.Fatal(err)
 		}
 		delete(s, "non_generation_time") // an agent takes time
+		delete(s["metadata"].(map[string]any), "tito_session_mismatch")
 		f.Samples = append(f.Samples, s)
 	}
 	if data, err = os.ReadFile(filepath.Join(dir, "report.json")); err != nil {
@@ -209,7 +210,7 @@ func parityRun(t *testing.T, engine, mode, agent string) figures {
 	// The engine made the tokens once and both runs got them.
 	delete(f.Ledger["books"].(map[string]any), "engine_unclaimed")
 	for key, v := range rep.Metrics {
-		if strings.HasPrefix(key, "rollout/") && !strings.Contains(key, "non_generation") {
+		if strings.HasPrefix(key, "rollout/") && !strings.Contains(key, "non_generation") && !strings.Contains(key, "tito") {
 			f.Metrics[key] = v
 		}
 	}

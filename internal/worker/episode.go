@@ -76,7 +76,7 @@ func (a *attempt) session(ctx context.Context, e *rollout.Episode) *rollout.Fail
 		a.w.Log.Warn("an episode made more samples than allowed", "job", a.job.ID(), "episode", a.index, "samples", len(leaves), "kept", spec.MaxSamples)
 		leaves = leaves[:spec.MaxSamples]
 	}
-	if err := a.fill(e, leaves, res, status, treat, elapsed-stats.Busy); err != nil {
+	if err := a.fill(e, sess, leaves, res, status, treat, elapsed-stats.Busy); err != nil {
 		return rollout.NewFailure(rollout.BoundaryAgent, "metadata", false, err)
 	}
 	return a.reward(ctx, e, leaves, res, spec)
@@ -126,17 +126,17 @@ func (a *attempt) play(ctx context.Context, sess *session.Session) (AgentResult,
 }
 
 // fill makes the episode's samples of the leaves.
-func (a *attempt) fill(e *rollout.Episode, leaves []session.Leaf, res AgentResult, status ExitStatus, treat treatment, outside time.Duration) error {
-	metadata, err := agentMetadata(a.job.Prompt.Metadata, res, status)
-	if err != nil {
-		return err
-	}
+func (a *attempt) fill(e *rollout.Episode, sess *session.Session, leaves []session.Leaf, res AgentResult, status ExitStatus, treat treatment, outside time.Duration) error {
 	toolTime := max(0, outside.Seconds())
 	if res.AgentMetrics.ToolTime != nil {
 		toolTime = *res.AgentMetrics.ToolTime
 	}
 	for _, l := range leaves {
 		s := l.Sample
+		metadata, err := a.metadata(sess, l, res, status)
+		if err != nil {
+			return err
+		}
 		text := a.w.Text.Decode(s.Tokens()[:s.PromptLen()], false)
 		s.SampleInfo = rollout.SampleInfo{
 			GroupIndex: a.job.Group, Index: e.RolloutID, RolloutID: e.RolloutID, Prompt: text,
@@ -152,33 +152,52 @@ func (a *attempt) fill(e *rollout.Episode, leaves []session.Leaf, res AgentResul
 	return nil
 }
 
-// agentMetadata is the prompt's metadata with what the agent says of itself under a
-// key of its own, so that it can hide none of ours.
-func agentMetadata(own json.RawMessage, res AgentResult, status ExitStatus) (json.RawMessage, error) {
-	said := map[string]any{}
-	if status != "" {
-		said["exit_status"] = status
+// mismatch is one entry of the comparison of a sample's tokens with its messages, as
+// the step metrics read it.
+type mismatch struct {
+	Type     chat.MismatchKind `json:"type"`
+	Segment  int               `json:"segment"`
+	Expected string            `json:"expected"`
+	Actual   string            `json:"actual"`
+}
+
+// metadata is the prompt's, with what the session and the agent say. The agent's own
+// words stand under a key of their own, so that they hide none of ours.
+func (a *attempt) metadata(sess *session.Session, l session.Leaf, res AgentResult, status ExitStatus) (json.RawMessage, error) {
+	all := map[string]any{}
+	if own := a.job.Prompt.Metadata; len(own) > 0 {
+		var fields map[string]json.RawMessage
+		if err := json.Unmarshal(own, &fields); err != nil {
+			return nil, fmt.Errorf("the prompt's metadata: %w", err)
+		}
+		for k, v := range fields {
+			all[k] = v
+		}
 	}
+	found, ok, err := sess.Mismatches(l.Node)
+	if err != nil {
+		a.w.Log.Warn("a session's tokens cannot be compared with its messages", "job", a.job.ID(), "episode", a.index, "err", err)
+	}
+	if ok {
+		list := []mismatch{}
+		for _, m := range found {
+			list = append(list, mismatch{m.Kind, m.Segment, m.Expected, m.Actual})
+		}
+		all["tito_session_mismatch"] = list
+	}
+	if status != "" {
+		all["exit_status"] = status
+	}
+	said := map[string]any{}
 	if len(res.Metadata) > 0 {
 		said["metadata"] = res.Metadata
 	}
 	if len(res.Artifacts) > 0 {
 		said["artifacts"] = res.Artifacts
 	}
-	if len(said) == 0 {
-		return own, nil
+	if len(said) > 0 {
+		all["agent"] = said
 	}
-	all := map[string]json.RawMessage{}
-	if len(own) > 0 {
-		if err := json.Unmarshal(own, &all); err != nil {
-			return nil, fmt.Errorf("the prompt's metadata: %w", err)
-		}
-	}
-	raw, err := json.Marshal(said)
-	if err != nil {
-		return nil, fmt.Errorf("the agent's metadata: %w", err)
-	}
-	all["agent"] = raw
 	return json.Marshal(all)
 }
 

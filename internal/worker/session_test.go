@@ -138,7 +138,7 @@ func TestAnAgentPlaysAnEpisode(t *testing.T) {
 		trained := 0
 		for _, sample := range e.Samples {
 			trained += sample.EffectiveLen()
-			if *sample.Reward != 0.5 || sample.RolloutID != e.RolloutID || sample.NonGenerationTime != 1.5 || string(sample.Metadata) != `{"agent":{"exit_status":"resolved","metadata":{"note":1}}}` {
+			if *sample.Reward != 0.5 || sample.RolloutID != e.RolloutID || sample.NonGenerationTime != 1.5 || string(sample.Metadata) != `{"agent":{"metadata":{"note":1}},"exit_status":"resolved","tito_session_mismatch":[]}` {
 				t.Errorf("sample %+v", sample.SampleInfo)
 			}
 		}

@@ -359,7 +359,7 @@ func (p plain) message() rollout.Message {
 		Type     string   `json:"type"`
 		Function function `json:"function"`
 	}
-	if len(p.calls) == 0 {
+	if len(p.calls) == 0 && p.reasoning == "" {
 		return rollout.NewMessage(p.role, p.content)
 	}
 	calls := make([]call, len(p.calls))
@@ -367,10 +367,11 @@ func (p plain) message() rollout.Message {
 		calls[i] = call{c.ID, "function", function{c.Name, c.Arguments}}
 	}
 	raw, err := json.Marshal(struct {
-		Role    string `json:"role"`
-		Content string `json:"content"`
-		Calls   []call `json:"tool_calls"`
-	}{p.role, p.content, calls})
+		Role      string `json:"role"`
+		Content   string `json:"content"`
+		Reasoning string `json:"reasoning_content,omitempty"`
+		Calls     []call `json:"tool_calls,omitempty"`
+	}{p.role, p.content, p.reasoning, calls})
 	if err != nil { // strings always encode
 		return rollout.NewMessage(p.role, p.content)
 	}
@@ -432,6 +433,67 @@ func (s *Session) Assemble(maxLen int) ([]Leaf, error) {
 	}
 	s.mu.Unlock()
 	return t.assemble(leaves, maxLen)
+}
+
+// Mismatches renders the conversation that ends in a node as a whole, and tells how
+// its tokens differ from that. It costs as much as the conversation is long. A
+// conversation whose last reply was cut has no whole to compare with: ok is false.
+func (s *Session) Mismatches(id int) (list []chat.Mismatch, ok bool, err error) {
+	s.mu.Lock()
+	if id < 1 || id > len(s.tree.nodes) {
+		s.mu.Unlock()
+		return nil, false, nil
+	}
+	n := s.tree.nodes[id-1]
+	path := n.path()
+	asked := make([][]byte, len(path))
+	for i, k := range path {
+		asked[i] = k.asked // replaced as a whole when it is spelled anew
+	}
+	s.mu.Unlock()
+	if !n.extendable() {
+		return nil, false, nil
+	}
+	var messages []rollout.Message
+	for i, k := range path {
+		var calls []rollout.ToolCall
+		if i > 0 {
+			calls = path[i-1].reply.calls
+		}
+		added, err := s.messages(asked[i], calls)
+		if err != nil {
+			return nil, false, err
+		}
+		messages = append(append(messages, added...), k.reply.message())
+	}
+	list, err = s.cfg.Family.Compare(messages, n.appendTokens(nil, n.length), n.opts.render)
+	return list, err == nil, err
+}
+
+// messages reads a node's messages, in the order in which they were rendered.
+func (s *Session) messages(asked []byte, calls []rollout.ToolCall) ([]rollout.Message, error) {
+	var list []incoming
+	for i, more := 0, true; more && i < len(asked); {
+		end, err := skipValue(asked, i)
+		if err != nil {
+			return nil, err
+		}
+		m, err := read(asked[i:end], s.tree.seed)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, m)
+		i = skipSpace(asked, end)
+		if i < len(asked) { // a comma
+			i = skipSpace(asked, i+1)
+		}
+	}
+	inCallOrder(list, calls, func(m incoming) bool { return m.Role == "tool" }, func(m incoming) string { return m.plain.callID })
+	out := make([]rollout.Message, len(list))
+	for i, m := range list {
+		out[i] = m.Message
+	}
+	return out, nil
 }
 
 // Tokens returns the tokens up to and with the turn committed last.

@@ -235,12 +235,14 @@ func (w *walker) descend(n *node, i int) {
 	}
 }
 
-// offer keeps the deepest node of each way of rendering, and the newest of those.
+// offer keeps, for each way of rendering, the node that covers most of the messages,
+// and of several the newest. That is not always the one with most generations on its
+// path: a client may have brought part of a history along.
 func (w *walker) offer(n *node, next int) {
 	c := candidate{node: n, next: next, spelled: slices.Clone(w.trail)}
 	for k := range w.best {
 		if b := &w.best[k]; b.node.opts == n.opts {
-			if n.depth > b.node.depth || n.depth == b.node.depth && n.id > b.node.id {
+			if next > b.next || next == b.next && n.id > b.node.id {
 				*b = c
 			}
 			return
