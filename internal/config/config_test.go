@@ -104,6 +104,27 @@ func TestLoadBad(t *testing.T) {
 			},
 		},
 		{
+			name: "session mode",
+			text: "model: {path: m, family: qwen3}\ndata: {prompts: p}\nengines: [{sim: {}}]\nrollout: {mode: session}\nreward: {type: exact}\n" +
+				"worker: {embedded: false}\nsession:\n  matcher: lenient\n  policy: bush\n  fan_out_reward: keep\n  agent:\n    exec: [a]\n    http: http://h/run\n" +
+				"    env: [A=1, 'not a name']\n    exit_status: {tired: drop, killed: sell}\n",
+			want: []string{
+				`c.yaml:8: session.matcher: "lenient" is not one of: strict, loose_tool_call, role_content_only`,
+				`c.yaml:9: session.policy: "bush" is not one of: tree, linear`,
+				`c.yaml:10: session.fan_out_reward: "keep" is not one of: copy, divide`,
+				"c.yaml:11: session.agent: has both exec and http",
+				"c.yaml:14: session.agent.env.1: must be NAME=value",
+				"c.yaml:14: session.agent.env.0: a value stays in this process",
+				"c.yaml:15: session.agent.exit_status.killed: must be train, mask, drop or retry",
+				"c.yaml:15: session.agent.exit_status.tired: is no exit status",
+			},
+		},
+		{
+			name: "session mode without an agent",
+			text: minimal + "rollout: {mode: session}\n",
+			want: []string{"c.yaml:1: session.agent: is missing in session mode"},
+		},
+		{
 			name: "missing variables are named with their lines, others keep their values to themselves",
 			text: minimal + "run:\n  name: ${NOPE}\n  steps: ${TOKEN}\n  # ${NOT_READ}\napi: {listen: \"${TOKEN}\", token: ${ALSO_NOPE}}\n",
 			want: []string{

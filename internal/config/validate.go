@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/url"
@@ -220,7 +221,8 @@ func (a *Agent) validate(r *report) {
 			r.problem(fmt.Sprintf("session.agent.env.%d", i), "must be NAME=value, or the NAME of a variable to pass on")
 		}
 	}
-	for status, what := range a.ExitStatus {
+	for _, status := range slices.Sorted(maps.Keys(a.ExitStatus)) {
+		what := a.ExitStatus[status]
 		key := "session.agent.exit_status." + status
 		if !slices.Contains(exitStatuses, status) {
 			r.problem(key, "is no exit status; they are: %s", strings.Join(exitStatuses, ", "))

@@ -216,15 +216,20 @@ func (a HTTPAgent) poll(ctx context.Context, accepted []byte) ([]byte, error) {
 	if every == 0 {
 		every = time.Second
 	}
+	defer func() {
+		if ctx.Err() == nil {
+			return
+		}
+		// The service is to stop; should it not hear of it, its session is closed.
+		late, done := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
+		defer done()
+		_, _, _ = a.do(late, http.MethodDelete, to.URL, nil)
+	}()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			// The service is to stop; should it not hear of it, its session is closed.
-			late, done := context.WithTimeout(context.WithoutCancel(ctx), giveBack)
-			defer done()
-			_, _, _ = a.do(late, http.MethodDelete, to.URL, nil)
 			return nil, context.Cause(ctx)
 		case <-tick.C:
 		}

@@ -226,6 +226,7 @@ func TestExecAgentContract(t *testing.T) {
 
 func TestHTTPAgentContract(t *testing.T) {
 	cancelled := make(chan struct{})
+	late, giveUp := context.WithCancel(t.Context())
 	var once sync.Once
 	polls := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -242,6 +243,7 @@ func TestHTTPAgentContract(t *testing.T) {
 			}
 			fmt.Fprint(w, `{"exit_status":"unresolved"}`)
 		case "GET /never/1":
+			giveUp()
 			w.WriteHeader(http.StatusAccepted)
 		case "DELETE /never/1":
 			once.Do(func() { close(cancelled) })
@@ -260,7 +262,7 @@ func TestHTTPAgentContract(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		if c.path == "/never" {
 			cancel()
-			ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+			ctx, cancel = late, giveUp
 		}
 		_, status, err := worker.HTTPAgent{URL: srv.URL + c.path, Client: client, Poll: 5 * time.Millisecond}.Play(ctx, worker.AgentTask{})
 		cancel()
