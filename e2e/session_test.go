@@ -279,3 +279,79 @@ func TestParityOfModes(t *testing.T) {
 		})
 	}
 }
+
+// An agent that repeats, branches, goes away in the middle and starts over: every
+// token is in the books once.
+func TestSessionBooks(t *testing.T) {
+	agent := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var task struct {
+			Base     string           `json:"openai_base_url"`
+			Messages []map[string]any `json:"messages"`
+		}
+		if err := json.NewDecoder(r.Body).Decode(&task); err != nil {
+			t.Error(err)
+			return
+		}
+		ask := func(messages ...map[string]any) map[string]any {
+			body, err := json.Marshal(map[string]any{"messages": messages})
+			if err != nil {
+				t.Error(err)
+				return nil
+			}
+			resp, err := http.Post(task.Base+"/chat/completions", "application/json", bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return nil
+			}
+			defer resp.Body.Close()
+			var out struct {
+				Choices []struct {
+					Message map[string]any `json:"message"`
+				} `json:"choices"`
+			}
+			if err := json.NewDecoder(resp.Body).Decode(&out); err != nil || len(out.Choices) == 0 {
+				t.Errorf("status %d: %v", resp.StatusCode, err)
+				return nil
+			}
+			return out.Choices[0].Message
+		}
+		user := func(text string) map[string]any { return map[string]any{"role": "user", "content": text} }
+		first := ask(task.Messages...)
+		ask(task.Messages...) // a retry
+		ask(task.Messages[0], first, user("sure?"))
+		ask(task.Messages[0], first, user("really?"))
+		ask(user("something else"))
+		fmt.Fprint(w, `{"exit_status":"resolved","reward":1}`)
+	}))
+	defer agent.Close()
+	out := t.TempDir()
+	cfg := config(t,
+		"run: {name: books, steps: 2, seed: 5, out: "+out+"}", "model: {path: configs/models/tiny, family: qwen3}",
+		"data: {prompts: configs/data/arithmetic.jsonl}", "engines: [{sim: {speculative: true}}]",
+		"rollout: {mode: session, batch_size: 4, n_samples_per_prompt: 4, max_context_len: 512, sampling: {max_new_tokens: 24}}",
+		"session: {matcher: loose_tool_call, agent: {http: '"+agent.URL+"'}}", "reward: {type: agent}", "api: {listen: '127.0.0.1:0'}")
+	code, text := start(t, "controller", "run", cfg).wait(time.Minute)
+	if code != 0 {
+		t.Fatalf("exit code %d\n%s", code, text)
+	}
+	for n := range 2 {
+		rep := readReport(t, stepDir(out, "books", n))
+		b := rep.Ledger.Books
+		if b.Unaccounted != 0 || b.EngineUnclaimed == nil || *b.EngineUnclaimed != 0 || rep.Ledger.Generations["finished"] != 16*5 || rep.Ledger.Dispositions["accepted"] != 16 {
+			t.Errorf("step %d: books %+v, generations %v, dispositions %v", n, b, rep.Ledger.Generations, rep.Ledger.Dispositions)
+		}
+		samples := readSamples(t, stepDir(out, "books", n))
+		if len(samples) < 3*16 {
+			t.Errorf("step %d: %d samples of 16 episodes", n, len(samples))
+		}
+		trained := 0
+		for _, s := range samples {
+			for _, m := range s.LossMask {
+				trained += m
+			}
+		}
+		if int64(trained) > b.Generated || trained == 0 {
+			t.Errorf("step %d: %d tokens trained of %d", n, trained, b.Generated)
+		}
+	}
+}

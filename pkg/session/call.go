@@ -334,10 +334,16 @@ func (c *Call) Reply() Reply {
 	}
 }
 
-// Delivered says that a client has the whole reply. A request that repeats this one
-// gets a reply of its own from then on.
-func (c *Call) Delivered() {
+// Delivered says that a client is being given the last of the reply. A request that
+// repeats this one gets a reply of its own from then on. It is called before the last
+// byte is written: the client may be faster than we are.
+func (c *Call) Delivered() { c.count(1) }
+
+// Lost takes Delivered back, for a client that went away.
+func (c *Call) Lost() { c.count(-1) }
+
+func (c *Call) count(n int) {
 	c.session.mu.Lock()
 	defer c.session.mu.Unlock()
-	c.node.delivered = true
+	c.node.delivered += n
 }

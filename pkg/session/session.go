@@ -220,7 +220,7 @@ func (s *Session) repeated(key flightKey) *Call {
 		return call
 	}
 	for _, n := range key.parent.children {
-		if n.key == key.sum && n.opts == key.opts && !n.delivered && !n.replayed {
+		if n.key == key.sum && n.opts == key.opts && n.delivered == 0 && !n.replayed {
 			n.replayed = true
 			s.stats.Replayed++
 			return replay(s, n)
@@ -525,7 +525,7 @@ func (s *Session) Nodes() []NodeInfo {
 	for i, n := range s.tree.nodes {
 		out[i] = NodeInfo{
 			ID: n.id, Parent: n.parent.id, Turn: n.record.Turn, Tokens: n.length, Start: n.base + len(n.gap),
-			Finish: string(n.record.Meta.Finish.Type), Reply: n.replyID, Delivered: n.delivered, Leaf: len(n.children) == 0,
+			Finish: string(n.record.Meta.Finish.Type), Reply: n.replyID, Delivered: n.delivered > 0, Leaf: len(n.children) == 0,
 		}
 	}
 	return out

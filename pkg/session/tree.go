@@ -44,9 +44,10 @@ type node struct {
 	// asked are the new messages and echo the reply as the client spelled them
 	// last. They are a memory for comparing bytes, and decide nothing.
 	asked, echo []byte
-	delivered   bool
-	replayed    bool
-	replyID     string
+	// delivered counts the clients that were given all of the reply.
+	delivered int
+	replayed  bool
+	replyID   string
 }
 
 // options are what decides, beside the messages, how a conversation is rendered.

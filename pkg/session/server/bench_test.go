@@ -101,20 +101,22 @@ func benchTurns(b *testing.B, size, clients int) {
 		store.Close()
 		srv.Close()
 	})
-	talkers := make([]*talker, clients)
-	for i := range talkers {
+	begin := func() (*talker, error) {
 		sess, err := store.Open(session.Config{
 			Family: family, Engine: quick{model.Tokenizer().Encode("It is done.<|im_end|>", false)}, Sampling: rollout.Sampling{MaxNewTokens: 64},
 		})
 		if err != nil {
-			b.Fatal(err)
+			return nil, err
 		}
 		k := &talker{url: srv.URL + "/sessions/" + sess.ID() + "/v1/chat/completions"}
 		k.say(strings.Repeat("the quick brown fox jumps over \\\"it\\\"\\n", size/41))
-		if err := k.turn(client); err != nil {
+		return k, k.turn(client)
+	}
+	talkers := make([]*talker, clients)
+	for i := range talkers {
+		if talkers[i], err = begin(); err != nil {
 			b.Fatal(err)
 		}
-		talkers[i] = k
 	}
 	took := make([][]time.Duration, clients)
 	share := b.N/clients + 1
@@ -124,6 +126,13 @@ func benchTurns(b *testing.B, size, clients int) {
 	for i, k := range talkers {
 		wg.Go(func() {
 			for range share {
+				if size < 1<<20 && k.turns > 50 {
+					var err error
+					if k, err = begin(); err != nil { // so that the conversation keeps about its size
+						b.Error(err)
+						return
+					}
+				}
 				k.say("and now?")
 				begun := time.Now()
 				if err := k.turn(client); err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/session"
 )
 
-// chat is one turn. The session records it before its last byte is written, and
-// learns that it was delivered after.
+// chat is one turn. The session has recorded it before its last byte is written.
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	sess, err := s.session(r)
 	if err != nil {
@@ -36,8 +35,9 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	call.Delivered()
 	writeJSON(w, http.StatusOK, reply.whole(whole))
-	reply.delivered(r.Context())
+	reply.confirm(r.Context())
 }
 
 func (s *Server) begin(w http.ResponseWriter, r *http.Request, sess *session.Session) (*session.Call, turn, error) {
@@ -69,10 +69,10 @@ type answer struct {
 	calls   int // tool calls begun
 }
 
-// delivered tells the session that the reply is out, if the client is still there.
-func (a *answer) delivered(ctx context.Context) {
-	if err := http.NewResponseController(a.w).Flush(); err == nil && ctx.Err() == nil {
-		a.call.Delivered()
+// confirm takes the delivery back if the client is no longer there.
+func (a *answer) confirm(ctx context.Context) {
+	if err := http.NewResponseController(a.w).Flush(); err != nil || ctx.Err() != nil {
+		a.call.Lost()
 	}
 }
 
@@ -200,8 +200,9 @@ func (s *Server) stream(ctx context.Context, a *answer) {
 		}
 		from += len(pieces)
 		if ended {
+			a.call.Delivered()
 			a.end()
-			a.delivered(ctx)
+			a.confirm(ctx)
 			return
 		}
 		a.flush()
