@@ -20,6 +20,7 @@ var mayImport = map[string][]string{
 	"pkg/rollout": nil,
 
 	"internal/buildinfo":   nil,
+	"internal/failpoint":   nil,
 	"internal/leaktest":    nil,
 	"internal/proc":        nil,
 	"internal/safetensors": nil,
@@ -46,7 +47,7 @@ var mayImport = map[string][]string{
 	"pkg/session":        {"pkg/engine", "pkg/chat", "pkg/rollout"},
 	"pkg/session/server": {"pkg/session", "pkg/engine", "pkg/chat", "pkg/rollout"},
 	"pkg/feed":           {"pkg/step", "pkg/wire", "pkg/rollout"},
-	"pkg/bus/natsbus":    {"pkg/bus", "pkg/wire", "pkg/rollout"},
+	"pkg/bus/natsbus":    {"pkg/bus", "pkg/wire", "pkg/rollout", "internal/failpoint"},
 
 	"internal/worker":     {"pkg/bus", "pkg/chat", "pkg/engine", "pkg/reward", "pkg/session", "pkg/rollout", "internal/proc"},
 	"internal/controller": {"pkg/bus", "pkg/step", "pkg/wire", "pkg/rollout"},

@@ -60,6 +60,24 @@ func TestBadInput(t *testing.T) {
 		{"bad prompt line", func(t *testing.T, out string) []string {
 			return []string{"run", config(t, base(out)...), "--set", "data.prompts=" + prompts(t, "{\"prompt\":\"a\"}\n{\"prompt\":\n")}
 		}, 2, []string{":2", "data.skip_bad"}},
+		{"sizes past their bounds", func(t *testing.T, out string) []string {
+			return []string{"check", config(t, base(out)...), "--set", "rollout.batch_size=9223372036854775807", "--set", "rollout.n_samples_per_prompt=1000000000000"}
+		}, 2, []string{"rollout.batch_size: must be at most", "rollout.n_samples_per_prompt: must be at most"}},
+		{"a row that cannot travel", func(t *testing.T, out string) []string {
+			return []string{"run", config(t, base(out)...), "--set", "data.prompts=" + prompts(t, "{\"prompt\":\"a\",\"label\":\"1\"}\n{\"prompt\":\""+strings.Repeat("x", 9<<20)+"\",\"label\":\"1\"}\n")}
+		}, 2, []string{"prompts.jsonl:2: has 9437187 bytes", "data.skip_bad"}},
+		{"a row that is not UTF-8", func(t *testing.T, out string) []string {
+			return []string{"run", config(t, base(out)...), "--set", "data.prompts=" + prompts(t, "{\"prompt\":\"\xff\",\"label\":\"1\"}\n")}
+		}, 2, []string{"prompts.jsonl:1: is not UTF-8"}},
+		{"a label column that is not there", func(t *testing.T, out string) []string {
+			return []string{"check", config(t, base(out)...), "--set", "data.label_key=nope"}
+		}, 2, []string{"data.label_key names no column", "there are: label, metadata, prompt"}},
+		{"prompts that are a folder", func(t *testing.T, out string) []string {
+			return []string{"run", config(t, base(out)...), "--set", "data.prompts=docs"}
+		}, 2, []string{"data.prompts: docs is a folder"}},
+		{"a step that fails as a whole", func(t *testing.T, out string) []string {
+			return []string{"run", config(t, base(out)...), "--set", "rollout.max_context_len=9"}
+		}, 1, []string{"first failure of its kind: ", "step 0: every episode failed: 4 of 4 with ", "rollout.allow_empty_steps"}},
 		{"unreachable engine", func(t *testing.T, out string) []string {
 			return []string{"run", config(t, base(out)...), "--set", "engines=[{url: 'http://127.0.0.1:9'}]"}
 		}, 1, []string{"engines.0.url", "127.0.0.1:9", "start it"}},
@@ -101,10 +119,14 @@ func TestBadInput(t *testing.T) {
 		if code != 0 || !strings.Contains(text, "skipped") || !strings.Contains(text, ":2") {
 			t.Errorf("exit code %d\n%s", code, text)
 		}
+		lines, err := os.ReadFile(filepath.Join(out, "bad-input", "metrics.jsonl"))
+		if err != nil || !strings.Contains(string(lines), `"event":"prompts_skipped"`) || !strings.Contains(string(lines), `"data/skipped_rows":1`) {
+			t.Errorf("%v in\n%s", err, lines)
+		}
 	})
 	t.Run("two controllers on one folder", func(t *testing.T) {
 		out := t.TempDir()
-		cfg := config(t, append(base(out), "worker: {embedded: false}")...) // it waits for workers
+		cfg := config(t, base(out, "nats: {listen: '127.0.0.1:0'}", "worker: {embedded: false}")...) // it waits for workers
 		first := start(t, "controller", "run", cfg)
 		first.until(`step 0`, 10*time.Second)
 		if code, text := start(t, "controller", "status", filepath.Join(out, "bad-input")).wait(10 * time.Second); code != 0 || !strings.Contains(text, "collecting") || !strings.Contains(text, "0 of 4 episodes") {
@@ -146,7 +168,7 @@ func TestBadInput(t *testing.T) {
 			t.Fatalf("exit code %d\n%s", code, text)
 		}
 		code, text := start(t, "controller", "run", cfg, "--set", "run.seed=99").wait(20 * time.Second)
-		if code != 2 || !strings.Contains(text, "--fresh") {
+		if code != 2 || !strings.Contains(text, "--fresh") || !strings.Contains(text, "what differs: run.seed\n") {
 			t.Errorf("exit code %d\n%s", code, text)
 		}
 	})

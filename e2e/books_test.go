@@ -69,7 +69,7 @@ func TestBooksBalance(t *testing.T) {
 	flags := append(append([]string{"--dialect", "0.5.12"}, eagle...), slowed...)
 	const steps, groups, episodes = 3, 16, 6
 	r := startRig(t, "books", []string{startSimengine(t, flags...), startSimengine(t, flags...)}, 1, steps,
-		"rollout: {batch_size: 3, over_sampling_batch_size: 16, n_samples_per_prompt: 6, max_context_len: 512, dynamic_filter: nonzero_std, sampling: {temperature: 1.2, max_new_tokens: 48}}",
+		"rollout: {batch_size: 3, over_sampling_batch_size: 16, n_samples_per_prompt: 6, min_valid_per_group: 1, max_context_len: 512, dynamic_filter: nonzero_std, sampling: {temperature: 1.2, max_new_tokens: 48}}",
 		"worker: {embedded: false, slots: 32}",
 	)
 	// Single requests are aborted by the first digit of their ids, as an abort
@@ -147,7 +147,7 @@ func TestBooksSayWhatTheProtocolLoses(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			url := startSimengine(t, append([]string{"--dialect", tc.dialect, "--latency-scale", "8"}, eagle...)...)
 			r := startRig(t, "lost", []string{url}, 1, 1,
-				"rollout: {batch_size: 4, n_samples_per_prompt: 8, max_context_len: 512, sampling: {temperature: 1.2, max_new_tokens: 48}}",
+				"rollout: {batch_size: 4, n_samples_per_prompt: 8, min_valid_per_group: 1, max_context_len: 512, sampling: {temperature: 1.2, max_new_tokens: 48}}",
 				"worker: {embedded: false, slots: 24}",
 			)
 			// The counters of a step are there before the time that it takes has passed:

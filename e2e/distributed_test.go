@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,31 +26,56 @@ type liar struct {
 	url   string
 	told  []atomic.Int64 // lies told, in the order of lies
 	calls atomic.Int64
+	// hidden counts the tokens that its engine made and that it showed nobody.
+	hidden atomic.Int64
 }
 
-// lie falsifies a reply. Some make the reply contradict itself, which costs the
-// episode; others leave tokens that must not be trained on.
+// lie falsifies a reply of so many tokens, and returns how many of them it hides.
+// Some make the reply contradict itself, which costs the try; others leave tokens
+// that must not be trained on, or a count that cannot be.
 type lie struct {
-	name     string
-	falsify  func(reply, meta map[string]any, probs []any)
-	failure  string // of the episode, "" for none
-	excluded string // why the tokens are kept out of the loss, "" for none
+	name    string
+	falsify func(tokens int, reply, meta map[string]any, probs []any) (hidden int)
+	// failure is that of the try, excluded why its tokens are kept out of the loss,
+	// implausible the count that is not believed; "" for none.
+	failure, excluded, implausible string
 }
 
 var lies = []lie{
-	{"one token more counted", func(_, meta map[string]any, _ []any) {
-		meta["completion_tokens"] = meta["completion_tokens"].(float64) + 1
-	}, "engine/bad_reply", ""},
-	{"the truth", func(map[string]any, map[string]any, []any) {}, "", ""},
-	{"a log-prob left out", func(_, meta map[string]any, probs []any) { meta["output_token_logprobs"] = probs[1:] }, "", "missing_logprob"},
-	{"a log-prob that is null", func(_, _ map[string]any, probs []any) { probs[0].([]any)[0] = nil }, "", "null_logprob"},
-	{"the truth", func(map[string]any, map[string]any, []any) {}, "", ""},
-	{"a token left out", func(reply, _ map[string]any, _ []any) { reply["output_ids"] = reply["output_ids"].([]any)[1:] }, "engine/bad_reply", ""},
-	{"another prompt counted", func(_, meta map[string]any, _ []any) { meta["prompt_tokens"] = 1 }, "", "prompt_differs"},
-	{"the log-prob of another token", func(_, _ map[string]any, probs []any) { probs[0].([]any)[1] = 11 }, "engine/bad_reply", ""},
-	{"the truth", func(map[string]any, map[string]any, []any) {}, "", ""},
-	{"a count below zero", func(_, meta map[string]any, _ []any) { meta["spec_verify_ct"] = -1 }, "engine/bad_reply", ""},
-	{"another request's reply", func(_, meta map[string]any, _ []any) { meta["id"] = "0123456789abcdef0123456789abcdef" }, "engine/bad_reply", ""},
+	{name: "one token more counted", failure: "engine/bad_reply", falsify: func(tokens int, _, meta map[string]any, _ []any) int {
+		meta["completion_tokens"] = tokens + 1
+		return 0
+	}},
+	{name: "the truth", falsify: func(int, map[string]any, map[string]any, []any) int { return 0 }},
+	{name: "a log-prob left out", excluded: "missing_logprob", falsify: func(_ int, _, meta map[string]any, probs []any) int {
+		meta["output_token_logprobs"] = probs[1:]
+		return 0
+	}},
+	{name: "a log-prob that is null", excluded: "null_logprob", falsify: func(_ int, _, _ map[string]any, probs []any) int {
+		probs[0].([]any)[0] = nil
+		return 0
+	}},
+	{name: "a token left out", failure: "engine/bad_reply", falsify: func(_ int, reply, _ map[string]any, _ []any) int {
+		reply["output_ids"] = reply["output_ids"].([]any)[1:]
+		return 1
+	}},
+	{name: "another prompt counted", excluded: "prompt_differs", falsify: func(_ int, _, meta map[string]any, _ []any) int {
+		meta["prompt_tokens"], meta["cached_tokens"] = 1, 1
+		return 0
+	}},
+	{name: "the truth", falsify: func(int, map[string]any, map[string]any, []any) int { return 0 }},
+	{name: "the log-prob of another token", failure: "engine/bad_reply", falsify: func(_ int, _, _ map[string]any, probs []any) int {
+		probs[0].([]any)[1] = 11
+		return 0
+	}},
+	{name: "a count below zero", implausible: "spec_verify", falsify: func(_ int, _, meta map[string]any, _ []any) int {
+		meta["spec_verify_ct"] = -1
+		return 0
+	}},
+	{name: "another request's reply", failure: "engine/bad_reply", falsify: func(tokens int, _, meta map[string]any, _ []any) int {
+		meta["id"] = "0123456789abcdef0123456789abcdef"
+		return tokens
+	}},
 }
 
 func startLiar(t *testing.T, engine string) *liar {
@@ -78,7 +104,8 @@ func startLiar(t *testing.T, engine string) *liar {
 			}
 			n := int(k) % len(lies)
 			meta := reply["meta_info"].(map[string]any)
-			lies[n].falsify(reply, meta, meta["output_token_logprobs"].([]any))
+			probs := meta["output_token_logprobs"].([]any)
+			l.hidden.Add(int64(lies[n].falsify(len(probs), reply, meta, probs)))
 			l.told[n].Add(1)
 			body, err := json.Marshal(reply)
 			if err != nil {
@@ -105,10 +132,19 @@ func faulty(t *testing.T, script string, flags ...string) string {
 	return startSimengine(t, append([]string{"--faults", path}, flags...)...)
 }
 
+// every lists each nth request from the first one given on.
+func every(n, first int) string {
+	var list []string
+	for k := first; k < 1000; k += n {
+		list = append(list, strconv.Itoa(k))
+	}
+	return "[" + strings.Join(list, ", ") + "]"
+}
+
 // TestDistributed runs three workers over six engines, of which one lies, one is
 // slow and one resets connections. The run completes; what can be trained on is
 // what its engine made; whatever went wrong has a reason that is counted; and the
-// totals differ from the engines' by what was lied and lost, and by nothing else.
+// totals differ from the engines' by what was lost and hidden, and by nothing else.
 func TestDistributed(t *testing.T) {
 	const steps, groups, episodes = 2, 128, 8
 	l := startLiar(t, startSimengine(t, eagle...))
@@ -116,11 +152,12 @@ func TestDistributed(t *testing.T) {
 		startSimengine(t, eagle...), startSimengine(t, append([]string{"--dialect", "0.5.11"}, eagle...)...), startSimengine(t),
 		l.url,
 		faulty(t, "  - {fault: slow, share: 0.3, delay: 200ms}\n", eagle...),
-		faulty(t, "  - {fault: reset, share: 0.2}\n  - {hazard: 16, share: 0.1}\n", eagle...),
+		// Not the first request, which decides its admission.
+		faulty(t, "  - {fault: reset, requests: "+every(5, 3)+"}\n  - {hazard: 16, requests: "+every(9, 5)+"}\n", eagle...),
 	}
 	const resetting = 5
 	r := startRig(t, "distributed", engines, 3, steps,
-		"rollout: {batch_size: 128, n_samples_per_prompt: 8, max_context_len: 512, sampling: {max_new_tokens: 24}}",
+		"rollout: {batch_size: 128, n_samples_per_prompt: 8, min_valid_per_group: 1, max_context_len: 512, sampling: {max_new_tokens: 24}}",
 		"worker: {embedded: false, slots: 32}",
 	)
 	r.finish(60 * time.Second)
@@ -131,9 +168,9 @@ func TestDistributed(t *testing.T) {
 	}
 
 	decode := decoder(t)
-	var unclaimed, generated int64
-	var records totals
-	failures, outcomes, verdicts, untrainable := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
+	var unclaimed, generated, discarded, kept int64
+	var reported totals
+	failures, retried, outcomes, verdicts, untrainable, implausible := map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}, map[string]int{}
 	add := func(into, from map[string]int) {
 		for k, v := range from {
 			into[k] += v
@@ -154,12 +191,20 @@ func TestDistributed(t *testing.T) {
 		}
 		for _, c := range readCalls(t, r.step(n)) {
 			used[c.Engine]++
-			records = records.plus(c.totals())
+			if c.Fate == "finished" {
+				kept += c.totals().Completion
+			}
 		}
 		add(failures, rep.Ledger.Failures)
+		add(retried, rep.Ledger.Retried)
+		for _, n := range rep.Ledger.Books.Discarded {
+			discarded += n
+		}
+		reported = reported.plus(rep.Ledger.Counters.totals)
 		add(outcomes, rep.Ledger.Outcomes)
 		add(verdicts, rep.Ledger.Dispositions)
 		add(untrainable, rep.Ledger.Untrainable)
+		add(implausible, rep.Ledger.Implausible)
 		generated += rep.Ledger.Books.Generated
 		if rep.Ledger.Books.EngineUnclaimed == nil {
 			t.Fatalf("step %d: engine_unclaimed is null", n)
@@ -175,7 +220,8 @@ func TestDistributed(t *testing.T) {
 		}
 	}
 
-	// Every failed episode has one reason, and every lie its consequence.
+	// Every failed try has one reason, whether or not another one made it good, and
+	// every lie its consequence.
 	failed := 0
 	for reason, k := range failures {
 		failed += k
@@ -187,25 +233,33 @@ func TestDistributed(t *testing.T) {
 	for i := range lies {
 		want[lies[i].failure] += int(l.told[i].Load())
 		want[lies[i].excluded] += int(l.told[i].Load())
+		want[lies[i].implausible] += int(l.told[i].Load())
 	}
 	for _, reason := range []string{"missing_logprob", "null_logprob", "prompt_differs"} {
 		if untrainable[reason] != want[reason] || want[reason] == 0 {
 			t.Errorf("%d calls are kept out of the loss for %s, %d such lies were told", untrainable[reason], reason, want[reason])
 		}
 	}
-	if failures["engine/bad_reply"] != want["engine/bad_reply"] || want["engine/bad_reply"] == 0 || failures["engine/reset"] == 0 {
-		t.Errorf("failures %v, %d replies contradicted themselves", failures, want["engine/bad_reply"])
+	if len(implausible) != 1 || implausible["spec_verify"] != want["spec_verify"] || want["spec_verify"] == 0 {
+		t.Errorf("counts not believed: %v, told %d", implausible, want["spec_verify"])
 	}
-	if outcomes["failed"] != failed || failed != failures["engine/bad_reply"]+failures["engine/reset"] {
+	if outcomes["failed"] != failed || outcomes["completed"]+failed != steps*groups*episodes {
 		t.Errorf("outcomes %v, failures %v", outcomes, failures)
 	}
+	tries := map[string]int{}
+	add(tries, failures)
+	add(tries, retried)
+	if tries["engine/bad_reply"] != want["engine/bad_reply"] || want["engine/bad_reply"] == 0 || tries["engine/reset"] == 0 || len(tries) != 2 {
+		t.Errorf("tries failed of %v, %d replies contradicted themselves", tries, want["engine/bad_reply"])
+	}
 
-	// The books differ by the tokens that a broken connection kept from us, and
-	// those that were lied to us.
+	// The books differ by the tokens that nobody showed us, as a connection broke
+	// or an engine hid them.
 	all := r.allGrown()
-	lost := r.grown(resetting).Completion - engineTokens(t, r, steps, resetting)
-	if lied := l.told[0].Load(); unclaimed != lost-lied || all.Completion-generated != unclaimed || records.Completion != generated {
-		t.Errorf("unclaimed %d, of %d lost and %d lied; the engines made %d, generated are %d, the records have %d", unclaimed, lost, lied, all.Completion, generated, records.Completion)
+	lost, hidden := r.grown(resetting).Completion-engineTokens(t, r, steps, resetting), l.hidden.Load()
+	if unclaimed != lost+hidden || all.Completion-generated != unclaimed || kept+discarded != generated || reported.Completion != kept {
+		t.Errorf("unclaimed %d, of %d lost and %d hidden; the engines made %d, generated are %d, kept %d and discarded %d, reported %d",
+			unclaimed, lost, hidden, all.Completion, generated, kept, discarded, reported.Completion)
 	}
 	if lost == 0 {
 		t.Error("no tokens were lost with a connection")
@@ -220,7 +274,7 @@ func TestDistributed(t *testing.T) {
 			t.Errorf("%s stored nothing", id)
 		}
 	}
-	t.Logf("outcomes %v, failures %v, untrainable %v; calls %v; %d tokens lost", outcomes, failures, untrainable, used, lost)
+	t.Logf("outcomes %v, tries failed of %v, untrainable %v, implausible %v; calls %v; %d tokens lost, %d hidden", outcomes, tries, untrainable, implausible, used, lost, hidden)
 }
 
 // engineTokens sums the completion tokens of an engine's calls.

@@ -21,6 +21,10 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(natsEnv) != "" {
+		serveNATS()
+		return
+	}
 	dir, err := os.MkdirTemp("", "sheaf-e2e-*")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -89,8 +93,16 @@ func (o *output) read() (string, <-chan struct{}) {
 // start starts a binary in the repository's folder; it is killed with the test.
 func start(t *testing.T, name string, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, name: name, cmd: exec.Command(filepath.Join(bin, name), args...), done: make(chan struct{})}
+	return startWith(t, nil, filepath.Join(bin, name), args...)
+}
+
+// startWith starts a program with more environment.
+func startWith(t *testing.T, env []string, path string, args ...string) *process {
+	t.Helper()
+	name := filepath.Base(path)
+	p := &process{t: t, name: name, cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Dir = root()
+	p.cmd.Env = append(os.Environ(), env...)
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

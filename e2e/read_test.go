@@ -112,14 +112,16 @@ type report struct {
 		Retried      map[string]int `json:"retried"`
 		Generations  map[string]int `json:"generations"`
 		Untrainable  map[string]int `json:"untrainable"`
+		Implausible  map[string]int `json:"implausible"`
 		Counters     struct {
 			totals
 			Reported totals `json:"reported"`
 		} `json:"counters"`
 		Books struct {
-			Generated       int64  `json:"generated"`
-			Unaccounted     int64  `json:"unaccounted"`
-			EngineUnclaimed *int64 `json:"engine_unclaimed"`
+			Generated       int64            `json:"generated"`
+			Unaccounted     int64            `json:"unaccounted"`
+			EngineUnclaimed *int64           `json:"engine_unclaimed"`
+			Discarded       map[string]int64 `json:"discarded"`
 		} `json:"books"`
 	} `json:"ledger"`
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -44,9 +45,16 @@ func (c checkCmd) Run(ctx context.Context) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(redacted)
 	}
+	family, err := model.Family(cfg.Model.Family)
+	if err != nil {
+		return usageError{fmt.Errorf("model.family: %w", err)}
+	}
 	printPlan(cfg, model, prompts)
+	for _, report := range family.SelfTest() {
+		fmt.Printf("family   %s: %s\n", cfg.Model.Family, report)
+	}
 	if c.Live {
-		return live(ctx, cfg, model)
+		return live(ctx, cfg, model, prompts)
 	}
 	return nil
 }
@@ -92,7 +100,7 @@ func liveEngine(ctx context.Context, i int, url string, t pool.Terms) error {
 }
 
 // live probes everything outside the process that the run needs.
-func live(ctx context.Context, cfg *config.Config, model *chat.Model) error {
+func live(ctx context.Context, cfg *config.Config, model *chat.Model, prompts *prompt.Source) error {
 	for i, e := range cfg.Engines {
 		if e.URL == "" {
 			continue
@@ -111,7 +119,10 @@ func live(ctx context.Context, cfg *config.Config, model *chat.Model) error {
 	if err != nil {
 		return err
 	}
-	conn.Close()
+	defer conn.Close()
+	if _, err := (&runner{cfg: cfg, log: slog.New(slog.DiscardHandler)}).within(conn, prompts); err != nil {
+		return err
+	}
 	fmt.Printf("live     NATS at %v\n", cfg.NATS.URLs)
 	return nil
 }

@@ -83,6 +83,10 @@ func (p *progress) EpisodeStored(r bus.Receipt) {
 	}
 }
 
+func (p *progress) Failed(f *rollout.Failure) {
+	p.line("  first failure of its kind: " + short(f.Error()))
+}
+
 func (p *progress) Waiting(on string) { p.line("  waiting for " + on) }
 
 // line prints a line above the bar.

@@ -20,10 +20,12 @@ import (
 	"github.com/sheaf-rl/sheaf/internal/buildinfo"
 	"github.com/sheaf-rl/sheaf/internal/config"
 	"github.com/sheaf-rl/sheaf/internal/controller"
+	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
 	"github.com/sheaf-rl/sheaf/pkg/chat"
 	"github.com/sheaf-rl/sheaf/pkg/engine/pool"
 	"github.com/sheaf-rl/sheaf/pkg/prompt"
+	"github.com/sheaf-rl/sheaf/pkg/reward"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/step"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
@@ -107,6 +109,9 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 			return err
 		}
 	}
+	if prompts, err = r.within(conn, prompts); err != nil {
+		return err
+	}
 	engines, err := r.engines(ctx, model)
 	if err != nil {
 		return err
@@ -146,18 +151,45 @@ func (r *runner) where() string {
 	}
 }
 
+// within leaves the prompts that can travel over the connection.
+func (r *runner) within(conn *natsbus.Conn, prompts *prompt.Source) (*prompt.Source, error) {
+	codec, err := wire.New()
+	if err != nil {
+		return nil, err
+	}
+	cfg := r.controllerConfig(nil, prompts, codec, nil)
+	room, err := cfg.Room(conn.MaxRecord())
+	if err != nil {
+		return nil, usageError{err}
+	}
+	fit, err := prompts.Within(room)
+	if err != nil {
+		return nil, promptError(err)
+	}
+	for _, bad := range fit.Skipped()[len(prompts.Skipped()):] {
+		fmt.Fprintln(os.Stderr, "skipped:", bad)
+	}
+	return fit, nil
+}
+
+// promptError says what to do about bad rows.
+func promptError(err error) error {
+	if row := (*prompt.RowError)(nil); errors.As(err, &row) {
+		err = fmt.Errorf("%w\ncorrect the rows, or leave them out with data.skip_bad: true", err)
+	}
+	return usageError{err}
+}
+
 // openPrompts reads the prompts and names the rows that were skipped.
 func openPrompts(cfg *config.Config) (*prompt.Source, error) {
 	prompts, err := prompt.Open(prompt.Config{
 		Path:     cfg.Data.Prompts,
 		InputKey: cfg.Data.InputKey, LabelKey: cfg.Data.LabelKey, MetadataKey: cfg.Data.MetadataKey,
 		ToolsKey: cfg.Data.ToolsKey, Shuffle: cfg.Data.Shuffle, Seed: cfg.Run.Seed, SkipBad: cfg.Data.SkipBad,
+		NeedLabel: reward.NeedsLabel(cfg.Reward.Type),
 	})
-	if row := (*prompt.RowError)(nil); errors.As(err, &row) {
-		err = fmt.Errorf("%w\ncorrect the rows, or leave them out with data.skip_bad: true", err)
-	}
 	if err != nil {
-		return nil, usageError{err}
+		return nil, promptError(err)
 	}
 	for _, bad := range prompts.Skipped() {
 		fmt.Fprintln(os.Stderr, "skipped:", bad)
@@ -209,7 +241,7 @@ func (r *runner) open(ctx context.Context, conn *natsbus.Conn, model *chat.Model
 	if err != nil {
 		return nil, fmt.Errorf("model.path: %w", err)
 	}
-	return natsbus.OpenRun(ctx, conn, natsbus.RunConfig{
+	run, err := natsbus.OpenRun(ctx, conn, natsbus.RunConfig{
 		Spec: rollout.RunSpec{
 			Run: cfg.Run.Name, Seed: cfg.Run.Seed, Mode: cfg.Rollout.Mode,
 			Model:  rollout.ModelSpec{Path: path, Hash: model.Hash(), Family: cfg.Model.Family, TemplateKwargs: cfg.Data.ChatTemplateKwargs},
@@ -217,6 +249,33 @@ func (r *runner) open(ctx context.Context, conn *natsbus.Conn, model *chat.Model
 		},
 		Version: buildinfo.Version(), Config: shown, Fingerprint: print,
 	})
+	if differs := (*bus.Differs)(nil); errors.As(err, &differs) {
+		return nil, fmt.Errorf("%w%s", err, whatDiffers(cfg, model, differs))
+	}
+	return run, err
+}
+
+// whatDiffers names the keys by which a config is not that of the stored run.
+func whatDiffers(cfg *config.Config, model *chat.Model, stored *bus.Differs) string {
+	if stored.Config == nil {
+		return ""
+	}
+	keys, err := cfg.Differences(stored.Config)
+	if err != nil {
+		return "" // written by another version, which explains itself
+	}
+	if stored.ModelHash != model.Hash() {
+		keys = append(keys, "the model's tokenizer or chat template")
+	}
+	if len(keys) == 0 {
+		return ""
+	}
+	const most = 5
+	more := ""
+	if n := len(keys) - most; n > 0 {
+		keys, more = keys[:most], fmt.Sprintf(" and %d more", n)
+	}
+	return "\nwhat differs: " + strings.Join(keys, ", ") + more
 }
 
 // rollout runs the controller, the engines' warden and, where the config wants
@@ -278,16 +337,20 @@ func (r *runner) controllerConfig(engines *pool.Warden, prompts *prompt.Source, 
 	if stall == 0 {
 		stall = max(10*time.Minute, 4*deadline)
 	}
+	var skipped *int
+	if cfg.Data.SkipBad {
+		skipped = rollout.Ptr(len(prompts.Skipped()))
+	}
 	return controller.Config{
 		Run: r.claim, Meter: engines, Prompts: prompts, Codec: codec, Steps: int64(cfg.Run.Steps), Groups: ro.OverSamplingBatchSize,
 		Episodes: ro.NSamplesPerPrompt, RunName: cfg.Run.Name, Sampling: ro.Sampling.Spec(), MaxContext: ro.MaxContextLen,
-		EpisodeDeadline: deadline, Retries: ro.Retries,
+		EpisodeDeadline: deadline, Retries: ro.Retries, AllowEmptySteps: ro.AllowEmptySteps,
 		Patience: min(patience, stall/4), StallLimit: stall,
 		Step: step.Config{
 			Run: cfg.Run.Name, BatchSize: ro.BatchSize, SamplesPerPrompt: ro.NSamplesPerPrompt,
 			MinValid: ro.MinValidPerGroup, Filter: step.Filter(ro.DynamicFilter),
 			Estimator: step.Estimator(cfg.Train.Estimator), Normalize: cfg.Train.Normalize, StdNormalize: cfg.Train.StdNormalize,
-			MaskTruncated: ro.MaskTruncated, Temperature: ro.Sampling.Temperature, MaxContext: ro.MaxContextLen,
+			MaskTruncated: ro.MaskTruncated, Temperature: ro.Sampling.Temperature, MaxContext: ro.MaxContextLen, SkippedRows: skipped,
 		},
 		Dir: r.dir, Observer: shown, Log: r.log.With("part", "controller"),
 	}

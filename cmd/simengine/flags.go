@@ -49,7 +49,7 @@ type flags struct {
 	LatencyScale float64 `help:"Scale of the latency model; 0 is as fast as the host, 1 resembles a real engine." default:"0"`
 	Stub         int     `help:"Answer /generate with this many fixed tokens, without sampling." placeholder:"N"`
 	Script       string  `help:"YAML file with a prior on what replies say, for demos with tools." placeholder:"FILE"`
-	Faults       string  `help:"YAML file that scripts faults; docs/sim-engine.md has the format." placeholder:"FILE"`
+	Faults       string  `help:"YAML file that scripts faults, in the format of docs/sim-engine.md under Faults." placeholder:"FILE"`
 	RequestLog   string  `help:"Append a line of JSON to this file for each request that ended, before its reply leaves." placeholder:"FILE"`
 	DrainSeconds float64 `help:"How long requests in flight may take after SIGTERM." default:"30"`
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -17,10 +18,6 @@ type size struct {
 	steps, groups, episodes, slots int
 	latency                        float64 // of the engines, as a factor
 }
-
-// usual makes a round of about three seconds without faults, in which every
-// worker has work in flight most of the time.
-var usual = size{steps: 5, groups: 4, episodes: 4, slots: 3, latency: 20}
 
 const (
 	runName    = "chaos"
@@ -149,7 +146,7 @@ func (b *bed) writeConfig(enginePorts []int, seed int64) error {
 		"engines": urls,
 		"rollout": object{
 			"batch_size": b.size.groups, "n_samples_per_prompt": b.size.episodes, "min_valid_per_group": 1, "max_context_len": maxContext,
-			"episode_deadline": "10s", "sampling": object{"temperature": 1.0, "max_new_tokens": 24},
+			"episode_deadline": "10s", "allow_empty_steps": true, "sampling": object{"temperature": 1.0, "max_new_tokens": 24},
 		},
 		"reward": object{"type": "exact"},
 		"worker": object{"embedded": false, "slots": b.size.slots},
@@ -176,8 +173,12 @@ func (b *bed) start(name string, args func(int) []string) error {
 func (b *bed) ended(s *service, e ending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !e.forced && e.code != 0 {
-		b.unforced = append(b.unforced, fmt.Sprintf("%s exit %d", s.name, e.code))
+	if !e.forced && e.code != 0 && b.replaced[s.name] != s {
+		how := fmt.Sprintf("%s exit %d", s.name, e.code)
+		if e.code != 3 { // which says it all
+			how += ": " + s.lastWords()
+		}
+		b.unforced = append(b.unforced, how)
 	}
 	if s == b.services["controller"] && e.code == 0 {
 		select {
@@ -222,6 +223,20 @@ func (b *bed) service(name string) *service {
 	return b.services[name]
 }
 
+// status is what the newest controller says that it does.
+func (b *bed) status(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	b.mu.Lock()
+	folder := b.folders[len(b.folders)-1]
+	b.mu.Unlock()
+	text, err := exec.CommandContext(ctx, b.bins.controller, "status", filepath.Join(b.dir, folder, runName)).CombinedOutput()
+	if err != nil {
+		return fmt.Sprintf("no status: %v: %s", err, text)
+	}
+	return string(text)
+}
+
 // evidence writes down for the oracle what was run.
 func (b *bed) evidence(calm bool) error {
 	text, err := json.MarshalIndent(map[string]any{
@@ -234,8 +249,9 @@ func (b *bed) evidence(calm bool) error {
 	return os.WriteFile(filepath.Join(b.dir, "evidence.json"), append(text, '\n'), 0o644)
 }
 
-// close ends every process that is left, workers first, and returns what went
-// against what they promise: a worker that is told to go, goes with code 0.
+// close ends every process that is left and returns what went against what they
+// promise: a worker that is told to go, goes with code 0, or with 3 where it was
+// frozen until now and its jobs went to others.
 func (b *bed) close() (complaints []string) {
 	var stopping sync.WaitGroup
 	var mu sync.Mutex
@@ -245,7 +261,7 @@ func (b *bed) close() (complaints []string) {
 		}
 		stopping.Go(func() {
 			e := s.stop(leave)
-			if name[0] == 'w' && e.code != 0 {
+			if name[0] == 'w' && e.code != 0 && e.code != 3 {
 				mu.Lock()
 				defer mu.Unlock()
 				complaints = append(complaints, fmt.Sprintf("%s was told to go and ended with code %d (-1: killed after %s)", name, e.code, leave))

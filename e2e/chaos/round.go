@@ -47,18 +47,21 @@ type findings struct {
 type outcome struct {
 	findings
 	took     time.Duration
-	injected map[kind]int
+	injected map[string]int
 	unforced []string
 	problems []string // violations and complaints, as text
 }
 
 // round runs one round in dir.
 func round(ctx context.Context, dir string, bins programs, ports *portRange, sched schedule) (*outcome, error) {
+	// Without faults this takes about as long as the schedule's window, and every
+	// worker has work in flight most of the time.
+	usual := size{steps: 4, groups: 4, episodes: 4, slots: 3, latency: 12}
 	b, err := newBed(dir, bins, ports, usual, sched.seed)
 	if b == nil {
 		return nil, err
 	}
-	out := &outcome{injected: map[kind]int{}}
+	out := &outcome{injected: map[string]int{}}
 	if err == nil {
 		err = out.run(ctx, b, sched)
 	}
@@ -111,7 +114,7 @@ func (out *outcome) run(ctx context.Context, b *bed, sched schedule) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		out.problems = append(out.problems, fmt.Sprintf("liveness: the run has not ended after %s", roundLimit))
+		out.problems = append(out.problems, fmt.Sprintf("liveness: the run has not ended after %s: %s", roundLimit, b.status(ctx)))
 		return nil
 	}
 	out.fenced(b)
@@ -140,7 +143,8 @@ func (out *outcome) ending(ctx context.Context, b *bed) error {
 	return nil
 }
 
-// fenced waits for replaced controllers: each must say that it was fenced.
+// fenced waits for replaced controllers. Each must say that it was fenced, or, if
+// it came back later than the one that was to replace it, have finished the run.
 func (out *outcome) fenced(b *bed) {
 	for name, s := range b.replaced {
 		select {
@@ -149,8 +153,8 @@ func (out *outcome) fenced(b *bed) {
 			out.problems = append(out.problems, fmt.Sprintf("stale: %s still runs %s after the run ended", name, fencedWithin))
 			continue
 		}
-		if s.last.code != 3 && !s.last.forced {
-			out.problems = append(out.problems, fmt.Sprintf("stale: %s was replaced and ended with code %d, not 3", name, s.last.code))
+		if code := s.last.code; code != 3 && code != 0 && !s.last.forced {
+			out.problems = append(out.problems, fmt.Sprintf("stale: %s was replaced and ended with code %d, not 3", name, code))
 		}
 	}
 }
@@ -206,7 +210,7 @@ func (in *injector) inject(ctx context.Context, f fault) {
 	if happened {
 		in.mu.Lock()
 		defer in.mu.Unlock()
-		in.out.injected[f.kind]++
+		in.out.injected[f.sort()]++
 	}
 }
 

@@ -28,7 +28,7 @@ type total struct {
 	mu       sync.Mutex
 	rounds   int
 	failed   []int64
-	injected map[kind]int
+	injected map[string]int
 	classes  map[string]int
 	unforced map[string]int
 }
@@ -52,7 +52,7 @@ func (c roundsCmd) Run(ctx context.Context) error {
 	}
 	begun := time.Now()
 	ports := newPortRange()
-	sum := &total{injected: map[kind]int{}, classes: map[string]int{}, unforced: map[string]int{}}
+	sum := &total{injected: map[string]int{}, classes: map[string]int{}, unforced: map[string]int{}}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	seeds := make(chan int64)
@@ -162,11 +162,14 @@ func (t *total) print(took time.Duration) {
 	fmt.Printf("tokens: %d logged by engines, %d in the books, %d of probes, %d generated again; log entries not seen: %d\n",
 		t.Logged, t.Claimed, t.Probes, t.Again, t.Unseen)
 	fmt.Printf("violations by class: %s\n", counts(t.classes))
-	fmt.Printf("ends that no fault forced: %s\n", counts(t.unforced))
+	fmt.Println("ends that no fault forced:")
+	for _, how := range slices.Sorted(maps.Keys(t.unforced)) {
+		fmt.Printf("  %d × %s\n", t.unforced[how], how)
+	}
 }
 
 // counts prints a map in order of its keys.
-func counts[K ~string](m map[K]int) string {
+func counts(m map[string]int) string {
 	if len(m) == 0 {
 		return "none"
 	}

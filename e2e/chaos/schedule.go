@@ -36,6 +36,12 @@ func (f fault) String() string {
 	return fmt.Sprintf("%.2fs %s %s %.2fs", f.at.Seconds(), f.kind, f.target, f.length.Seconds())
 }
 
+// sort is the fault's kind with what it hits, all workers being alike.
+func (f fault) sort() string {
+	what, _, _ := strings.Cut(f.target, "-")
+	return string(f.kind) + " " + what
+}
+
 // schedule is all that a seed decides.
 type schedule struct {
 	seed   int64
@@ -53,29 +59,32 @@ func (s schedule) String() string {
 
 // window is the time in which a round's faults begin: as long as the round takes
 // without any.
-const window = 2500 * time.Millisecond
+const window = 2 * time.Second
 
-// menu weighs what can happen.
-var menu = []struct {
-	weight  int
-	kind    kind
-	targets []string
-	min     time.Duration
-	max     time.Duration
-}{
-	{4, killing, []string{"controller"}, 0, 500 * time.Millisecond},
-	{4, killing, []string{"worker-0", "worker-1", "worker-2"}, 0, 500 * time.Millisecond},
-	{4, killing, []string{"nats"}, 0, 800 * time.Millisecond},
-	{2, killing, []string{"engine-0", "engine-1", "engine-2", "engine-3"}, 0, 300 * time.Millisecond},
-	{2, freezing, []string{"controller", "nats"}, 500 * time.Millisecond, 4 * time.Second},
-	{2, freezing, []string{"worker-0", "worker-1", "worker-2", "engine-0", "engine-1", "engine-2", "engine-3"}, 500 * time.Millisecond, 3 * time.Second},
-	{2, doubling, []string{"worker-0", "worker-1", "worker-2"}, 2300 * time.Millisecond, 3500 * time.Millisecond},
-	{2, cutting, []string{"controller", "workers"}, 0, 0},
-	{1, stalling, []string{"controller", "workers"}, 300 * time.Millisecond, 2500 * time.Millisecond},
-	{1, losing, []string{"controller", "workers"}, 100 * time.Millisecond, 1500 * time.Millisecond},
-	{1, starving, []string{"cpu"}, 500 * time.Millisecond, 2 * time.Second},
-	{1, splitting, []string{"controller"}, 0, 0},
-	{1, resurrection, []string{"controller"}, 500 * time.Millisecond, 3 * time.Second},
+// dish is what can happen, how likely, to whom and for how long.
+type dish struct {
+	weight   int
+	kind     kind
+	targets  []string
+	min, max time.Duration
+}
+
+func menu() []dish {
+	return []dish{
+		{4, killing, []string{"controller"}, 0, 500 * time.Millisecond},
+		{4, killing, []string{"worker-0", "worker-1", "worker-2"}, 0, 500 * time.Millisecond},
+		{4, killing, []string{"nats"}, 0, 800 * time.Millisecond},
+		{2, killing, []string{"engine-0", "engine-1", "engine-2", "engine-3"}, 0, 300 * time.Millisecond},
+		{2, freezing, []string{"controller", "nats"}, 500 * time.Millisecond, 4 * time.Second},
+		{2, freezing, []string{"worker-0", "worker-1", "worker-2", "engine-0", "engine-1", "engine-2", "engine-3"}, 500 * time.Millisecond, 3 * time.Second},
+		{2, doubling, []string{"worker-0", "worker-1", "worker-2"}, 2300 * time.Millisecond, 3500 * time.Millisecond},
+		{2, cutting, []string{"controller", "workers"}, 0, 0},
+		{1, stalling, []string{"controller", "workers"}, 300 * time.Millisecond, 2500 * time.Millisecond},
+		{1, losing, []string{"controller", "workers"}, 100 * time.Millisecond, 1500 * time.Millisecond},
+		{1, starving, []string{"cpu"}, 500 * time.Millisecond, 2 * time.Second},
+		{1, splitting, []string{"controller"}, 0, 0},
+		{1, resurrection, []string{"controller"}, 500 * time.Millisecond, 3 * time.Second},
+	}
 }
 
 // newSchedule draws a schedule: a pure function of the seed.
@@ -83,12 +92,12 @@ func newSchedule(seed int64) schedule {
 	r := rand.New(rand.NewPCG(uint64(seed), 0x5ea5))
 	s := schedule{seed: seed, early: r.IntN(5) == 0}
 	sum := 0
-	for _, m := range menu {
+	for _, m := range menu() {
 		sum += m.weight
 	}
 	for range 2 + r.IntN(4) {
 		pick := r.IntN(sum)
-		for _, m := range menu {
+		for _, m := range menu() {
 			if pick -= m.weight; pick >= 0 {
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -106,6 +107,21 @@ func (s *service) start() func() ending {
 }
 
 const clock = "15:04:05.000"
+
+// lastWords is the last line that a service's processes have printed.
+func (s *service) lastWords() string {
+	text, err := os.ReadFile(s.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	words := ""
+	for line := range strings.Lines(string(text)) {
+		if !strings.Contains(line, " --- ") {
+			words = strings.TrimSpace(line)
+		}
+	}
+	return words
+}
 
 // kill kills the process; the supervisor waits for pause before it starts the
 // next. It says whether there was a process.

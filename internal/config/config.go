@@ -136,6 +136,9 @@ type Rollout struct {
 	// StepDeadline is how long a step may go without a new result; auto = the longer
 	// of ten minutes and four episode deadlines.
 	StepDeadline AutoDuration `json:"step_deadline"`
+	// AllowEmptySteps commits a step of which every episode failed, instead of
+	// ending the run there.
+	AllowEmptySteps bool `json:"allow_empty_steps"`
 	// Retries is how often an episode that failed for a passing reason runs again:
 	// by the failure's key ("engine/reset"), its boundary ("engine"), or "default".
 	Retries map[string]int `json:"retries"`

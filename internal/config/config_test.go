@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,7 +79,7 @@ func TestLoadBad(t *testing.T) {
 				"c.yaml:4: model.famly: unknown key; did you mean family?",
 				`c.yaml:5: data.shuffle: must be true or false, not "yes"`,
 				"c.yaml:7: engines.0.url: must be a URL such as http://host:port",
-				"c.yaml:8: engines.1.sim.count: must be from 1 to 1024, not 0",
+				"c.yaml:8: engines.1.sim.count: must be at least 1, not 0",
 				"c.yaml:9: engines.2: must have exactly one of sim, url and launch",
 				`c.yaml:11: rollout.batch_size: must be a whole number that fits 64 bits, not "many"`,
 				"c.yaml:13: rollout.sampling.top_p: must be above 0 and at most 1",
@@ -107,7 +109,7 @@ func TestLoadBad(t *testing.T) {
 			name: "session mode",
 			text: "model: {path: m, family: qwen3}\ndata: {prompts: p}\nengines: [{sim: {}}]\nrollout: {mode: session}\nreward: {type: exact}\n" +
 				"worker: {embedded: false}\nsession:\n  matcher: lenient\n  policy: bush\n  fan_out_reward: keep\n  agent:\n    exec: [a]\n    http: http://h/run\n" +
-				"    env: [A=1, 'not a name']\n    exit_status: {tired: drop, killed: sell}\n",
+				"    env: [A=1, 'not a name']\n    exit_status: {tired: drop, killed: sell}\nnats: {listen: '127.0.0.1:4222'}\n",
 			want: []string{
 				`c.yaml:8: session.matcher: "lenient" is not one of: strict, loose_tool_call, role_content_only`,
 				`c.yaml:9: session.policy: "bush" is not one of: tree, linear`,
@@ -126,12 +128,12 @@ func TestLoadBad(t *testing.T) {
 		},
 		{
 			name: "missing variables are named with their lines, others keep their values to themselves",
-			text: minimal + "run:\n  name: ${NOPE}\n  steps: ${TOKEN}\n  # ${NOT_READ}\napi: {listen: \"${TOKEN}\", token: ${ALSO_NOPE}}\n",
+			text: minimal + "run:\n  name: ${NOPE}\n  steps: ${TOKEN}\n  # ${NOT_READ}\nnats: {listen: \"${TOKEN}\", token: ${ALSO_NOPE}}\n",
 			want: []string{
 				"c.yaml:7: run.name: the environment variable NOPE is not set; set it or replace ${NOPE}",
 				`c.yaml:8: run.steps: must be a whole number that fits 64 bits, not "${TOKEN}"`,
-				"c.yaml:10: api.token: the environment variable ALSO_NOPE is not set",
-				"c.yaml:10: api.listen: must be host:port",
+				"c.yaml:10: nats.token: the environment variable ALSO_NOPE is not set",
+				"c.yaml:10: nats.listen: must be host:port",
 			},
 		},
 		{
@@ -191,6 +193,7 @@ func TestLoadBad(t *testing.T) {
 			want: []string{
 				"c.yaml:6: nats.listen: listens beyond this machine without a token",
 				"c.yaml:7: api.listen: listens beyond this machine without a token",
+				"c.yaml:7: api.listen: the trainer's door is not available",
 			},
 		},
 		{
@@ -199,6 +202,16 @@ func TestLoadBad(t *testing.T) {
 			want: []string{
 				"c.yaml:6: engines.1.url: is the same engine as engines.0",
 				"c.yaml:7: engines.2.url: must end after host and port",
+			},
+		},
+		{
+			name: "a password in an engine's address",
+			text: "model: {path: m}\ndata: {prompts: p}\nreward: {type: exact}\nengines:\n- url: http://u:hush@b:1\n- url: https://hush@b:2\n- url: http://b:3\n",
+			set:  []string{"engines.2.url=http://u:hush@b:3"},
+			want: []string{
+				"--set: engines.2.url: holds a user name or a password",
+				"c.yaml:5: engines.0.url: holds a user name or a password",
+				"c.yaml:6: engines.1.url: holds a user name or a password",
 			},
 		},
 		{
@@ -211,7 +224,7 @@ func TestLoadBad(t *testing.T) {
 				`--set: run.steps: must be a whole number that fits 64 bits, not "x"`,
 				"--set: engines.4: no such entry: engines has 1, numbered from 0",
 				"--set: run.steps.x: run.steps is a single value and has no keys below it",
-				"--set: is not valid YAML",
+				`--set: api.token: is not valid YAML`,
 				"--set: rollout.batch_size: must be at least 1, not 0",
 			},
 		},
@@ -220,6 +233,46 @@ func TestLoadBad(t *testing.T) {
 			text: "model: {path: m}\ndata: {prompts: p}\nreward: {type: exact}\nengines:\n  - sim:\n",
 			set:  []string{"run.out="},
 			want: []string{"--set: run.out: is empty", "c.yaml:5: engines.0: must have exactly one"},
+		},
+		{
+			name: "sizes past their bounds, all at once",
+			text: minimal + "run: {steps: 2000000000}\nrollout:\n  batch_size: 9223372036854775807\n  n_samples_per_prompt: 1000000000000\n  max_context_len: 1000000000\n" +
+				"  sampling: {max_new_tokens: 500000000}\n  episode_deadline: 1ns\n  step_deadline: 2000000h\n  retries: {engine: 5000}\nworker: {slots: 4000000000000}\ntrain: {dp_size: 9000000}\n",
+			set: []string{"engines.0.max_inflight=2000000"},
+			want: []string{
+				"--set: engines.0.max_inflight: must be at most 1000000, not 2000000",
+				"c.yaml:6: run.steps: must be at most 1000000000, not 2000000000",
+				"c.yaml:8: rollout.batch_size: must be at most 10000000, not 9223372036854775807",
+				"c.yaml:9: rollout.n_samples_per_prompt: must be at most 10000000, not 1000000000000",
+				"c.yaml:10: rollout.max_context_len: must be at most 100000000, not 1000000000",
+				"c.yaml:11: rollout.sampling.max_new_tokens: must be at most 100000000, not 500000000",
+				"c.yaml:12: rollout.episode_deadline: must be at least 100ms, not 1ns",
+				"c.yaml:13: rollout.step_deadline: must be at most 8760h0m0s, not 2000000h0m0s",
+				"c.yaml:14: rollout.retries.engine: must be at most 1000, not 5000",
+				"c.yaml:15: worker.slots: must be at most 1000000, not 4000000000000",
+				"c.yaml:16: train.dp_size: must be at most 1000000, not 9000000",
+			},
+		},
+		{
+			name: "sizes whose product is past its bound",
+			text: minimal + "rollout:\n  batch_size: 4000\n  over_sampling_batch_size: 6000\n  n_samples_per_prompt: 2000\n",
+			want: []string{"c.yaml:8: rollout.over_sampling_batch_size: times rollout.n_samples_per_prompt is 12000000 episodes a step, at most 10000000"},
+		},
+		{
+			name: "a run that no worker can join",
+			text: minimal + "worker: {embedded: false}\n",
+			want: []string{"c.yaml:6: worker.embedded: leaves the run without a worker"},
+		},
+		{
+			name: "a door that is not there",
+			text: minimal + "api: {listen: '127.0.0.1:1', token: x}\n",
+			want: []string{"c.yaml:6: api.listen: the trainer's door is not available", "c.yaml:6: api.token: the trainer's door is not available"},
+		},
+		{
+			name: "an override that is not YAML",
+			text: minimal,
+			set:  []string{"nats.listen=[::1]:4333"},
+			want: []string{"--set: nats.listen: is not valid YAML"},
 		},
 		{
 			name: "an unknown key far from any",
@@ -329,10 +382,12 @@ func TestShippedConfigs(t *testing.T) {
 }
 
 func TestSecretsStayHidden(t *testing.T) {
-	cfg, err := loadText(t, minimal+"nats: {token: \"${TOKEN}\"}\napi: {token: tok-s3cret}\n", "engines.0.url=http://me:tok-s3cret@a:1")
+	cfg, err := loadText(t, minimal+"nats: {token: \"${TOKEN}\"}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.API.Token = "tok-s3cret"
+	cfg.Session.Agent.HTTP = "http://me:tok-s3cret@a:1"
 	cfg.Session.Agent.Env = []Secret{"KEY=tok-s3cret"}
 	red, err := cfg.Redacted()
 	if err != nil {
@@ -347,11 +402,11 @@ func TestSecretsStayHidden(t *testing.T) {
 			t.Errorf("a secret is shown: %s", shown)
 		}
 	}
-	if red.Engines[0].URL != "http://a:1" || red.NATS.Token != hidden || cfg.NATS.Token.Reveal() != "tok-s3cret" {
+	if red.Session.Agent.HTTP != "http://a:1" || red.NATS.Token != hidden || cfg.NATS.Token.Reveal() != "tok-s3cret" {
 		t.Errorf("redacted to %+v", red)
 	}
 	// What is redacted differs in nothing else.
-	red.NATS.Token, red.API.Token, red.Engines[0].URL, red.Session.Agent.Env = cfg.NATS.Token, cfg.API.Token, cfg.Engines[0].URL, cfg.Session.Agent.Env
+	red.NATS.Token, red.API.Token, red.Session.Agent = cfg.NATS.Token, cfg.API.Token, cfg.Session.Agent
 	if !reflect.DeepEqual(red, cfg) {
 		t.Errorf("redacted form lost something:\n%+v\n%+v", red, cfg)
 	}
@@ -371,7 +426,7 @@ func TestFingerprint(t *testing.T) {
 		return f
 	}
 	base := fingerprint("h")
-	for _, set := range []string{"run.steps=9", "run.out=x", "api.listen=127.0.0.1:1", "nats.token=x", "worker.slots=3", "engines=[{sim: {}}]", "rollout.episode_deadline=5s", "model.path=elsewhere"} {
+	for _, set := range []string{"run.steps=9", "run.out=x", "rollout.allow_empty_steps=true", "nats.token=x", "worker.slots=3", "engines=[{sim: {}}]", "rollout.episode_deadline=5s", "model.path=elsewhere"} {
 		if fingerprint("h", set) != base {
 			t.Errorf("%s changes the fingerprint", set)
 		}
@@ -383,6 +438,63 @@ func TestFingerprint(t *testing.T) {
 			t.Errorf("%s has the fingerprint of %s", set, by)
 		}
 		seen[f] = set
+	}
+}
+
+func TestDifferencesNameKeys(t *testing.T) {
+	load := func(set ...string) *Config {
+		t.Helper()
+		cfg, err := loadText(t, minimal, set...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	red, err := load().Redacted()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := json.Marshal(red)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		set  []string
+		want []string
+	}{
+		{"nothing", nil, nil},
+		{"what may change", []string{"run.steps=7", "worker.slots=2", "rollout.retries={engine: 1}"}, nil},
+		{"one key", []string{"run.seed=9"}, []string{"run.seed"}},
+		{"nested keys and lists", []string{"rollout.sampling.top_p=0.5", "rollout.sampling.stop=[x]", "data.label_key=y"},
+			[]string{"data.label_key", "rollout.sampling.stop", "rollout.sampling.top_p"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			got, err := load(tc.set...).Differences(stored)
+			if err != nil || !slices.Equal(got, tc.want) {
+				t.Errorf("got %q, %v, want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestPromptsThatAreNoFile(t *testing.T) {
+	dir := t.TempDir()
+	for _, tc := range []struct{ name, path, want string }{
+		{"a folder", dir, "is a folder"},
+		{"a device", os.DevNull, "is a device or a pipe"},
+		{"a slice of a folder", dir + "@[0:1]", "is a folder"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(dir, "c.yaml")
+			if err := os.WriteFile(path, []byte(minimal), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Load(path, Options{Set: []string{"data.prompts=" + strconv.Quote(tc.path), "model.path=" + strconv.Quote(dir)}})
+			if got := problems(t, err); len(got) != 1 || !strings.Contains(got[0], "data.prompts: "+tc.path+" "+tc.want) {
+				t.Errorf("problems: %q", got)
+			}
+		})
 	}
 }
 

@@ -21,6 +21,7 @@ type decoder struct {
 	file       string
 	lookup     func(string) (string, bool)
 	isOverride bool
+	root       string // the key of the text's root: an override's; "" for a file's
 }
 
 var (

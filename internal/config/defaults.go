@@ -43,6 +43,6 @@ func (c *Config) derive(given func(key string) bool) {
 		c.Rollout.OverSamplingBatchSize = c.Rollout.BatchSize
 	}
 	if !given("train.global_batch_size") {
-		c.Train.GlobalBatchSize = c.Rollout.BatchSize * c.Rollout.NSamplesPerPrompt
+		c.Train.GlobalBatchSize = product(c.Rollout.BatchSize, c.Rollout.NSamplesPerPrompt)
 	}
 }

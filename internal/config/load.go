@@ -84,7 +84,7 @@ func load(text string, r *report, opt Options) (*Config, error) {
 func (d *decoder) parse(text string) (ast.Node, bool) {
 	file, err := parser.ParseBytes([]byte(conceal(text)), 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		p := &Problem{File: d.file, Text: "is not valid YAML: " + err.Error()}
+		p := &Problem{File: d.file, Key: d.root, Text: "is not valid YAML: " + err.Error()}
 		if syntax := (*yaml.SyntaxError)(nil); errors.As(err, &syntax) {
 			// The full text would quote the lines around, secrets included.
 			p.Text = "is not valid YAML: " + reveal(syntax.Message)
@@ -92,11 +92,14 @@ func (d *decoder) parse(text string) (ast.Node, bool) {
 				p.Line = syntax.Token.Position.Line
 			}
 		}
+		if d.isOverride {
+			p.Text += `; a value with one of :[]{}#,& may need quotes, as in --set 'nats.listen="[::1]:4222"'`
+		}
 		d.problems = append(d.problems, p)
 		return nil, false
 	}
 	if len(file.Docs) > 1 {
-		d.problem("", "holds %d YAML documents; keep one", len(file.Docs))
+		d.problemHere(1, d.root, "holds %d YAML documents; keep one", len(file.Docs))
 		return nil, false
 	}
 	if len(file.Docs) == 0 {
@@ -108,7 +111,7 @@ func (d *decoder) parse(text string) (ast.Node, bool) {
 // override applies one "key=value".
 func (d *decoder) override(text string, root reflect.Value) {
 	key, value, ok := strings.Cut(text, "=")
-	d = &decoder{report: d.report, file: "--set", lookup: d.lookup, isOverride: true}
+	d = &decoder{report: d.report, file: "--set", lookup: d.lookup, isOverride: true, root: key}
 	// The value stays out of the message: it may be a secret.
 	if !ok || key == "" {
 		d.problems = append(d.problems, &Problem{File: "--set", Text: "must be key=value, for example rollout.batch_size=4"})

@@ -23,6 +23,8 @@ var unavailable = []feature{
 	{"reward.group", func(c *Config, _ func(string) bool) bool { return c.Reward.Group }, "scoring a whole group"},
 	{"eval", func(c *Config, _ func(string) bool) bool { return len(c.Eval) > 0 }, "evaluation"},
 	written("worker.advertise", "placement on many nodes"),
+	written("api.listen", "the trainer's door"),
+	written("api.token", "the trainer's door"),
 }
 
 // unavailableEngine is the same for entries of engines, keyed below the entry.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 var runName = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
@@ -21,7 +22,7 @@ func (c *Config) validate(r *report) {
 	if !runName.MatchString(c.Run.Name) {
 		r.problem("run.name", "must be 1 to 40 of the characters a-z, 0-9 and -")
 	}
-	r.atLeast("run.steps", c.Run.Steps, 1)
+	r.between("run.steps", c.Run.Steps, 1, maxSteps)
 	r.notEmpty("run.out", c.Run.Out, "name the folder for the run's files")
 
 	c.NATS.validate(r)
@@ -42,7 +43,10 @@ func (c *Config) validate(r *report) {
 	if r.address("api.listen", c.API.Listen) && !isLoopback(c.API.Listen) && c.API.Token == "" {
 		r.problem("api.listen", "listens beyond this machine without a token; set api.token or listen on 127.0.0.1")
 	}
-	r.atLeast("worker.slots", c.Worker.Slots, 1)
+	r.between("worker.slots", c.Worker.Slots, 1, maxCount)
+	if !c.Worker.Embedded && c.NATS.Embedded && c.NATS.Listen == "" {
+		r.problem("worker.embedded", "leaves the run without a worker: nobody can join an embedded NATS server that does not listen; set nats.listen or worker.embedded: true")
+	}
 	if c.Worker.Advertise.Ifname != "" && c.Worker.Advertise.CIDR != "" {
 		r.problem("worker.advertise", "has both ifname and cidr; keep one")
 	}
@@ -106,11 +110,11 @@ func (c *Config) validateEngines(r *report) {
 			r.problem("engines."+strconv.Itoa(i), "must have exactly one of sim, url and launch")
 		}
 		if e.Sim != nil {
-			r.between(engineKey(i, "sim.count"), e.Sim.Count, 1, 1024)
+			r.between(engineKey(i, "sim.count"), e.Sim.Count, 1, maxEngines)
 		}
 		if e.Launch != nil {
-			r.atLeast(engineKey(i, "launch.replicas"), e.Launch.Replicas, 1)
-			r.atLeast(engineKey(i, "launch.gpus"), e.Launch.GPUs, 0)
+			r.between(engineKey(i, "launch.replicas"), e.Launch.Replicas, 1, maxEngines)
+			r.between(engineKey(i, "launch.gpus"), e.Launch.GPUs, 0, maxEngines)
 		}
 		if e.URL != "" && r.serverURL(engineKey(i, "url"), e.URL, "http", "https") {
 			bare := strings.TrimRight(e.URL, "/")
@@ -118,17 +122,28 @@ func (c *Config) validateEngines(r *report) {
 				r.problem(engineKey(i, "url"), "is the same engine as engines.%d; remove one", first)
 			}
 			seen[bare] = i
+			if hasUser(e.URL) {
+				r.problem(engineKey(i, "url"), "holds a user name or a password, which workers have no safe way to learn; remove it")
+			}
 		}
-		r.atLeast(engineKey(i, "max_inflight"), e.MaxInflight, 0)
+		r.between(engineKey(i, "max_inflight"), e.MaxInflight, 0, maxCount)
 	}
 }
 
 func (o *Rollout) validate(r *report) {
 	r.oneOf("rollout.mode", o.Mode, "direct", "session")
-	r.atLeast("rollout.batch_size", o.BatchSize, 1)
-	r.atLeast("rollout.n_samples_per_prompt", o.NSamplesPerPrompt, 1)
-	if r.given("rollout.over_sampling_batch_size") && o.OverSamplingBatchSize < o.BatchSize {
-		r.problem("rollout.over_sampling_batch_size", "must be at least rollout.batch_size")
+	r.between("rollout.batch_size", o.BatchSize, 1, maxEpisodes)
+	r.between("rollout.n_samples_per_prompt", o.NSamplesPerPrompt, 1, maxEpisodes)
+	asked := "rollout.batch_size"
+	if r.given("rollout.over_sampling_batch_size") {
+		asked = "rollout.over_sampling_batch_size"
+		r.between(asked, o.OverSamplingBatchSize, 1, maxEpisodes)
+		if o.OverSamplingBatchSize < o.BatchSize {
+			r.problem(asked, "must be at least rollout.batch_size")
+		}
+	}
+	if n := product(o.OverSamplingBatchSize, o.NSamplesPerPrompt); n > maxEpisodes && max(o.OverSamplingBatchSize, o.NSamplesPerPrompt) <= maxEpisodes {
+		r.problem(asked, "times rollout.n_samples_per_prompt is %d episodes a step, at most %d are possible; lower one of the two", n, maxEpisodes)
 	}
 	if !isHook(o.DynamicFilter) {
 		r.oneOf("rollout.dynamic_filter", o.DynamicFilter, "none", "nonzero_std", "no_aborted")
@@ -141,11 +156,13 @@ func (o *Rollout) validate(r *report) {
 		r.problem("rollout.min_valid_per_group", "must be from 0 (all) to rollout.n_samples_per_prompt")
 	}
 	for key, n := range o.Retries {
-		r.atLeast("rollout.retries."+key, n, 0)
+		r.between("rollout.retries."+key, n, 0, maxRetries)
 	}
-	r.atLeast("rollout.async.max_staleness", o.Async.MaxStaleness, 0)
-	r.number("rollout.async.queue_factor", o.Async.QueueFactor, 1, math.Inf(1))
-	r.atLeast("rollout.max_context_len", o.MaxContextLen, 2)
+	r.deadline("rollout.episode_deadline", time.Duration(o.EpisodeDeadline))
+	r.deadline("rollout.step_deadline", time.Duration(o.StepDeadline))
+	r.between("rollout.async.max_staleness", o.Async.MaxStaleness, 0, maxCount)
+	r.number("rollout.async.queue_factor", o.Async.QueueFactor, 1, 1000)
+	r.between("rollout.max_context_len", o.MaxContextLen, 2, maxTokens)
 
 	s := o.Sampling
 	r.number("rollout.sampling.temperature", s.Temperature, 0, math.Inf(1))
@@ -167,7 +184,7 @@ func (o *Rollout) validate(r *report) {
 	if s.RepetitionPenalty <= 0 || s.RepetitionPenalty > 2 {
 		r.problem("rollout.sampling.repetition_penalty", "must be above 0 and at most 2")
 	}
-	r.atLeast("rollout.sampling.max_new_tokens", s.MaxNewTokens, 1)
+	r.between("rollout.sampling.max_new_tokens", s.MaxNewTokens, 1, maxTokens)
 	if o.MaxContextLen >= 2 && s.MaxNewTokens >= o.MaxContextLen {
 		r.problem("rollout.sampling.max_new_tokens", "leaves no room for a prompt in rollout.max_context_len; lower it or raise that")
 	}
@@ -175,7 +192,7 @@ func (o *Rollout) validate(r *report) {
 		r.notEmpty(fmt.Sprintf("rollout.sampling.stop.%d", i), stop, "an empty stop matches everywhere; remove it")
 	}
 	for i, id := range s.StopTokenIDs {
-		r.atLeast(fmt.Sprintf("rollout.sampling.stop_token_ids.%d", i), int(id), 0)
+		r.between(fmt.Sprintf("rollout.sampling.stop_token_ids.%d", i), int(id), 0, math.MaxInt32)
 	}
 }
 
@@ -195,9 +212,10 @@ func (s *Session) validate(r *report) {
 	r.oneOf("session.matcher", s.Matcher, "strict", "loose_tool_call", "role_content_only")
 	r.oneOf("session.policy", s.Policy, "tree", "linear")
 	r.oneOf("session.fan_out_reward", s.FanOutReward, "copy", "divide")
-	r.atLeast("session.max_seq_len", s.MaxSeqLen, 2)
-	r.atLeast("session.max_turns", s.MaxTurns, 1)
-	r.atLeast("session.max_samples_per_episode", s.MaxSamplesPerEpisode, 0)
+	r.between("session.max_seq_len", s.MaxSeqLen, 2, maxTokens)
+	r.between("session.max_turns", s.MaxTurns, 1, maxCount)
+	r.deadline("session.ttl", time.Duration(s.TTL))
+	r.between("session.max_samples_per_episode", s.MaxSamplesPerEpisode, 0, maxCount)
 	if s.Advertise != "" {
 		r.serverURL("session.advertise", s.Advertise, "http", "https")
 	}
@@ -269,8 +287,9 @@ func (w *Reward) validate(r *report) {
 	} else {
 		r.oneOf("reward.type", w.Type, rewardTypes...)
 	}
-	r.atLeast("reward.retries", w.Retries, 0)
-	r.atLeast("reward.concurrency", w.Concurrency, 1)
+	r.deadline("reward.timeout", time.Duration(w.Timeout))
+	r.between("reward.retries", w.Retries, 0, maxRetries)
+	r.between("reward.concurrency", w.Concurrency, 1, maxCount)
 }
 
 // rewardTypes are the verifiers of this version, and the agent's own word.
@@ -279,11 +298,11 @@ var rewardTypes = []string{"exact", "math", "agent"}
 func (t *Train) validate(r *report) {
 	r.oneOf("train.estimator", t.Estimator, "grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo")
 	if r.given("train.global_batch_size") {
-		r.atLeast("train.global_batch_size", t.GlobalBatchSize, 1)
+		r.between("train.global_batch_size", t.GlobalBatchSize, 1, maxEpisodes)
 	}
-	r.atLeast("train.dp_size", t.DPSize, 1)
+	r.between("train.dp_size", t.DPSize, 1, maxCount)
 	r.oneOf("train.packing", t.Packing, "first_fit_decreasing")
-	r.atLeast("train.dynamic_batch.max_tokens_per_gpu", t.DynamicBatch.MaxTokensPerGPU, 1)
+	r.between("train.dynamic_batch.max_tokens_per_gpu", t.DynamicBatch.MaxTokensPerGPU, 1, maxTokens)
 }
 
 func (c *Config) validateEval(r *report) {
@@ -298,8 +317,8 @@ func (c *Config) validateEval(r *report) {
 		}
 		seen[e.Name] = true
 		r.notEmpty(key+".prompts", e.Prompts, "name the file with the prompts")
-		r.atLeast(key+".n_samples", e.NSamples, 1)
-		r.atLeast(key+".every", e.Every, 1)
+		r.between(key+".n_samples", e.NSamples, 1, maxEpisodes)
+		r.between(key+".every", e.Every, 1, maxSteps)
 	}
 }
 
@@ -311,8 +330,13 @@ func (c *Config) checkFiles(r *report) {
 		}
 	}
 	if p := c.Data.Prompts; p != "" {
-		if info, err := os.Stat(withoutSlice(p)); err != nil || !info.Mode().IsRegular() {
+		switch info, err := os.Stat(withoutSlice(p)); {
+		case err != nil:
 			r.problem("data.prompts", "there is no file %s; paths are relative to the working directory", r.shown("data.prompts"))
+		case info.IsDir():
+			r.problem("data.prompts", "%s is a folder; name one file of JSON lines or Parquet in it", r.shown("data.prompts"))
+		case !info.Mode().IsRegular():
+			r.problem("data.prompts", "%s is a device or a pipe, which cannot be read twice; write its content to a file", r.shown("data.prompts"))
 		}
 	}
 	for i, e := range c.Engines {
@@ -346,15 +370,22 @@ func withoutSlice(path string) string {
 // shown is the value of a key as it was written, variables unexpanded.
 func (r *report) shown(key string) string { return r.places[key].text }
 
-func (r *report) atLeast(key string, v, least int) {
-	if v < least {
+func (r *report) between(key string, v, least, most int) {
+	switch {
+	case v < least:
 		r.problem(key, "must be at least %d, not %d", least, v)
+	case v > most:
+		r.problem(key, "must be at most %d, not %d", most, v)
 	}
 }
 
-func (r *report) between(key string, v, least, most int) {
-	if v < least || v > most {
-		r.problem(key, "must be from %d to %d, not %d", least, most, v)
+// deadline checks a length of time; 0 is one that Sheaf chooses.
+func (r *report) deadline(key string, d time.Duration) {
+	switch {
+	case d != 0 && d < minDeadline:
+		r.problem(key, "must be at least %v, not %v", minDeadline, d)
+	case d > maxDeadline:
+		r.problem(key, "must be at most %v, not %v", maxDeadline, d)
 	}
 }
 
@@ -404,6 +435,12 @@ func (r *report) serverURL(key, v string, schemes ...string) bool {
 		return false
 	}
 	return true
+}
+
+// hasUser tells a URL with a user name or a password.
+func hasUser(v string) bool {
+	u, err := url.Parse(v)
+	return err == nil && u.User != nil
 }
 
 func isLoopback(address string) bool {

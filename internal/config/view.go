@@ -5,7 +5,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
+	"reflect"
+	"slices"
 )
 
 // Redacted is a copy without secrets, fit for the run table and for display:
@@ -21,9 +24,6 @@ func (c *Config) Redacted() (*Config, error) {
 	}
 	for i, u := range out.NATS.URLs {
 		out.NATS.URLs[i] = withoutUser(u)
-	}
-	for i := range out.Engines {
-		out.Engines[i].URL = withoutUser(out.Engines[i].URL)
 	}
 	out.Session.Agent.HTTP = withoutUser(out.Session.Agent.HTTP)
 	out.Reward.URL = withoutUser(out.Reward.URL)
@@ -42,36 +42,95 @@ func withoutUser(raw string) string {
 	return u.String()
 }
 
-// Fingerprint is a SHA-256, in hex, over what must be the same when a run is
-// taken up again: the seed, the model (modelHash is over its files), the data,
-// and how episodes are sampled, scored and batched. Places, addresses, engines,
-// secrets and the number of steps may change.
-func (c *Config) Fingerprint(modelHash string) (string, error) {
+// fixed is what must be the same when a run is taken up again: the seed, the
+// data, and how episodes are sampled, scored and batched. Places, addresses,
+// engines, secrets and the number of steps may change. Its keys are the config's.
+type fixed struct {
+	Run struct {
+		Name string `json:"name"`
+		Seed int64  `json:"seed"`
+	} `json:"run"`
+	Model struct {
+		Family string `json:"family"`
+	} `json:"model"`
+	Data    Data    `json:"data"`
+	Rollout Rollout `json:"rollout"`
+	Session Session `json:"session"`
+	Reward  Reward  `json:"reward"`
+	Train   Train   `json:"train"`
+}
+
+func (c *Config) fixed() (f fixed, err error) {
 	r, err := c.Redacted()
+	if err != nil {
+		return f, err
+	}
+	f.Run.Name, f.Run.Seed, f.Model.Family = r.Run.Name, r.Run.Seed, r.Model.Family
+	f.Data, f.Rollout, f.Session, f.Reward, f.Train = r.Data, r.Rollout, r.Session, r.Reward, r.Train
+	f.Session.Listen, f.Session.Advertise, f.Session.TTL = "", "", 0
+	f.Reward.URL, f.Reward.Timeout, f.Reward.Retries, f.Reward.Concurrency = "", 0, 0, 0
+	o := &f.Rollout
+	o.EpisodeDeadline, o.StepDeadline, o.Retries, o.AllowEmptySteps = 0, 0, nil, false
+	return f, nil
+}
+
+// Fingerprint is a SHA-256, in hex, over what must be the same when a run is
+// taken up again; modelHash is over the model's files.
+func (c *Config) Fingerprint(modelHash string) (string, error) {
+	f, err := c.fixed()
 	if err != nil {
 		return "", err
 	}
-	s := r.Session
-	s.Listen, s.Advertise, s.TTL = "", "", 0
-	w := r.Reward
-	w.URL, w.Timeout, w.Retries, w.Concurrency = "", 0, 0, 0
-	o := r.Rollout
-	o.EpisodeDeadline, o.StepDeadline, o.Retries = 0, 0, nil
 	text, err := json.Marshal(struct {
 		Schema    int
-		Name      string
-		Seed      int64
 		ModelHash string
-		Family    string
-		Data      Data
-		Rollout   Rollout
-		Session   Session
-		Reward    Reward
-		Train     Train
-	}{1, r.Run.Name, r.Run.Seed, modelHash, r.Model.Family, r.Data, o, s, w, r.Train})
+		Config    fixed
+	}{2, modelHash, f})
 	if err != nil {
 		return "", fmt.Errorf("fingerprint the config: %w", err)
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// Differences lists the keys of the fingerprint whose values differ between two
+// configs. The other one is given as the JSON of its redacted form.
+func (c *Config) Differences(redacted []byte) ([]string, error) {
+	other := &Config{}
+	if err := json.Unmarshal(redacted, other); err != nil {
+		return nil, fmt.Errorf("read the stored config: %w", err)
+	}
+	var sides [2]map[string]any
+	for i, side := range []*Config{c, other} {
+		f, err := side.fixed()
+		if err != nil {
+			return nil, err
+		}
+		text, err := json.Marshal(f)
+		if err != nil {
+			return nil, fmt.Errorf("compare the configs: %w", err)
+		}
+		if err := json.Unmarshal(text, &sides[i]); err != nil {
+			return nil, fmt.Errorf("compare the configs: %w", err)
+		}
+	}
+	return differing("", sides[0], sides[1]), nil
+}
+
+// differing lists the paths at which two sections differ, in their order.
+func differing(at string, a, b map[string]any) []string {
+	keys := maps.Clone(a)
+	maps.Copy(keys, b)
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		x, isSection := a[key].(map[string]any)
+		y, isSectionToo := b[key].(map[string]any)
+		switch {
+		case isSection && isSectionToo:
+			out = append(out, differing(join(at, key), x, y)...)
+		case !reflect.DeepEqual(a[key], b[key]):
+			out = append(out, join(at, key))
+		}
+	}
+	return out
 }

@@ -21,9 +21,9 @@ type Prompts interface {
 
 // Meter reads the engines' own books.
 type Meter interface {
-	// Completion is the engines' completion tokens since they started; nil unless
-	// all of them show it.
-	Completion(ctx context.Context) *int64
+	// Grown is what the engines' own completion counters grew by since the last
+	// call; nil at the first, and where it is not known.
+	Grown(ctx context.Context) *int64
 	// TakeProbeTokens returns the completion tokens of probes since the last call.
 	TakeProbeTokens() int64
 	// Rows are the engines as they stand.
@@ -38,6 +38,8 @@ type Observer interface {
 	Retrying(step int64, episodes int)
 	// EpisodeStored: a result arrived.
 	EpisodeStored(r bus.Receipt)
+	// Failed: the first failure of its key, once its step was loaded.
+	Failed(f *rollout.Failure)
 	// Waiting: nothing arrived for a while.
 	Waiting(on string)
 	// StepDone: a step is committed and its files are in dir.
@@ -60,6 +62,8 @@ type Config struct {
 	MaxContext      int
 	EpisodeDeadline time.Duration
 	Retries         Retries
+	// AllowEmptySteps commits a step of which every episode failed.
+	AllowEmptySteps bool
 	// Patience is how long nothing may arrive before the observer is told;
 	// StallLimit how long before the run fails.
 	Patience   time.Duration
@@ -104,6 +108,8 @@ var (
 	ErrStalled = errors.New("the step does not get on")
 	// ErrNoEngine: all engines were dead for the stall limit.
 	ErrNoEngine = errors.New("no engine serves")
+	// ErrAllFailed: every episode of a step failed.
+	ErrAllFailed = errors.New("every episode failed")
 	// ErrNoBus: there was no connection to the bus for the stall limit.
 	ErrNoBus = errors.New("no connection to NATS")
 )
@@ -115,7 +121,8 @@ type Controller struct {
 	receipts map[rollout.EpisodeID]bus.Receipt
 	metrics  *metricsFile
 	board    board
-	metered  *int64 // the engines' completion tokens at the end of the last step
+	told     map[string]bool // keys of failures that the observer knows
+	tookOver bool            // from a controller before, and no step committed since
 }
 
 // New returns a controller.
@@ -123,7 +130,7 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Groups < 1 || cfg.Episodes < 1 || cfg.Steps < 1 {
 		return nil, fmt.Errorf("controller: %d steps of %d groups of %d episodes, want at least one of each", cfg.Steps, cfg.Groups, cfg.Episodes)
 	}
-	c := &Controller{Config: cfg, inbox: make(chan bus.Receipt, 1024), receipts: map[rollout.EpisodeID]bus.Receipt{}}
+	c := &Controller{Config: cfg, inbox: make(chan bus.Receipt, 1024), receipts: map[rollout.EpisodeID]bus.Receipt{}, told: map[string]bool{}}
 	c.board.status = Status{Run: cfg.RunName, Phase: PhaseStarting, Steps: cfg.Steps, Since: time.Now()}
 	c.board.outcomes = map[rollout.Outcome]int64{}
 	return c, nil
@@ -140,8 +147,14 @@ func (c *Controller) Run(ctx context.Context) error {
 	if err := c.metrics.event(event{Kind: "event", Event: "opened", Epoch: state.Epoch, Step: state.NextStep}); err != nil {
 		return err
 	}
+	if n := c.Config.Step.SkippedRows; n != nil && *n > 0 {
+		if err := c.metrics.event(event{Kind: "event", Event: "prompts_skipped", Epoch: state.Epoch, Step: state.NextStep, Count: *n}); err != nil {
+			return err
+		}
+	}
+	c.tookOver = state.Epoch > 1
 	if c.Meter != nil {
-		c.metered = c.Meter.Completion(ctx)
+		c.Meter.Grown(ctx)
 		c.Meter.TakeProbeTokens() // made before the books of this process began
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -157,6 +170,11 @@ func (c *Controller) Run(ctx context.Context) error {
 		defer close(watched)
 		c.watch(ctx, cancel)
 	}()
+	guarded := make(chan struct{})
+	go func() {
+		defer close(guarded)
+		c.guard(ctx, cancel)
+	}()
 	err = c.steps(ctx)
 	if cause := context.Cause(ctx); err != nil && cause != nil {
 		err = cause
@@ -164,12 +182,32 @@ func (c *Controller) Run(ctx context.Context) error {
 	cancel(nil)
 	<-followed
 	<-watched
+	<-guarded
 	if err != nil {
 		c.board.update(func(s *Status) { s.Phase, s.Since, s.Error = PhaseFailed, time.Now(), err.Error() })
 	} else {
 		c.board.phase(PhaseFinished)
 	}
 	return err
+}
+
+// guard ends a controller that was replaced while it waits for results: they go
+// to its successor, and only a write would tell.
+func (c *Controller) guard(ctx context.Context, cancel context.CancelCauseFunc) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		// What else may fail shows where it is waited for.
+		if err := c.Config.Run.Held(ctx); errors.Is(err, bus.ErrFenced) {
+			cancel(err)
+			return
+		}
+	}
 }
 
 // watch shows what the run cannot do without while it is missing, and ends the
@@ -282,13 +320,12 @@ func (c *Controller) meter(ctx context.Context, cfg *step.Config, window *step.W
 		return
 	}
 	window.ProbeTokens = c.Meter.TakeProbeTokens()
-	now := c.Meter.Completion(ctx)
-	// A total that fell is that of an engine that was restarted: then the growth is
-	// not known.
-	if c.metered != nil && now != nil && *now >= *c.metered {
-		window.EngineTokens = rollout.Ptr(*now - *c.metered)
+	// What was generated under the controller before is in no count of ours, though
+	// its results may be in this step.
+	if grown := c.Meter.Grown(ctx); !c.tookOver {
+		window.EngineTokens = grown
 	}
-	c.metered = now
+	c.tookOver = false
 	cfg.Speculates = map[string]bool{}
 	for _, e := range c.Meter.Rows() {
 		if e.Speculative != nil {

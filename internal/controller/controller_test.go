@@ -11,8 +11,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,6 +43,7 @@ type watcher struct {
 	waiting []string
 	stored  int
 	retried int
+	failed  []string
 	onStep  func(n int64)
 }
 
@@ -54,6 +57,11 @@ func (w *watcher) EpisodeStored(bus.Receipt) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.stored++
+}
+func (w *watcher) Failed(f *rollout.Failure) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed = append(w.failed, f.Error())
 }
 func (w *watcher) Waiting(on string) {
 	w.mu.Lock()
@@ -111,19 +119,25 @@ func (b *bed) controller(run *natsbus.Run, w *watcher, steps int64) *controller.
 	return b.controllerOn(run, w, steps)
 }
 
-func (b *bed) controllerOn(run bus.Run, w *watcher, steps int64) *controller.Controller {
+func (b *bed) controllerOn(run bus.Run, w *watcher, steps int64, edit ...func(*controller.Config)) *controller.Controller {
 	b.t.Helper()
-	c, err := controller.New(controller.Config{
+	cfg := controller.Config{
 		Run: run, Prompts: prompts{}, Codec: b.codec, Steps: steps, Groups: 3, Episodes: 4, RunName: "r",
 		Sampling: rollout.Sampling{MaxNewTokens: 4}, EpisodeDeadline: time.Second, Patience: 100 * time.Millisecond, StallLimit: time.Minute,
 		Step: step.Config{Run: "r", BatchSize: 3, SamplesPerPrompt: 4, Estimator: step.GRPO, Normalize: true, Temperature: 1},
 		Dir:  b.dir, Observer: w, Log: slog.New(slog.DiscardHandler),
-	})
+	}
+	for _, f := range edit {
+		f(&cfg)
+	}
+	c, err := controller.New(cfg)
 	if err != nil {
 		b.t.Fatal(err)
 	}
 	return c
 }
+
+func allowEmpty(c *controller.Config) { c.AllowEmptySteps = true }
 
 // work answers jobs until the test ends, episodes and jobs in an order of the
 // seed. fail says which episodes fail.
@@ -171,7 +185,7 @@ func result(j rollout.Job, index int, fail func(rollout.EpisodeID) bool) *rollou
 	g.Meta.CompletionTokens = rollout.Ptr(int64(2))
 	e := &rollout.Episode{ID: id, RolloutID: j.FirstRolloutID + int64(index), Attempt: 1, Generations: []rollout.GenerationRecord{g.GenerationRecord}}
 	if fail != nil && fail(id) {
-		e.Outcome, e.Failure = rollout.OutcomeFailed, rollout.NewFailure(rollout.BoundaryEngine, "reset", true, nil)
+		e.Outcome, e.Failure = rollout.OutcomeFailed, rollout.NewFailure(rollout.BoundaryEngine, "reset", true, errors.New("gone"))
 		return e
 	}
 	s := &rollout.Sample{SampleInfo: rollout.SampleInfo{GroupIndex: j.Group, Index: e.RolloutID, RolloutID: e.RolloutID, Prompt: j.Prompt.Text}}
@@ -311,11 +325,49 @@ func (l *lossyRun) Load(ctx context.Context, recs []bus.Receipt, f func(bus.Rece
 	return l.Run.Load(ctx, recs, f)
 }
 
+// TestUndecodableResultCostsItsEpisode: a result that is stored well and cannot be
+// read is a failed episode of the step, and the run goes on.
+func TestUndecodableResultCostsItsEpisode(t *testing.T) {
+	b := newBed(t)
+	b.work(1, nil)
+	w := &watcher{}
+	if err := b.controllerOn(&unreadRun{Run: b.open()}, w, 2).Run(bounded(t)); err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, 0), "report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rep step.Report
+	if err := json.Unmarshal(data, &rep); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"accepted": 8, "discarded(worker/undecodable)": 1, "discarded(group_incomplete)": 3}
+	if len(w.done) != 2 || w.retried != 0 || !maps.Equal(rep.Ledger.Dispositions, want) || rep.Ledger.Failures["worker/undecodable"] != 1 {
+		t.Errorf("steps %v, %d run again, dispositions %v, failures %v", w.done, w.retried, rep.Ledger.Dispositions, rep.Ledger.Failures)
+	}
+}
+
+// unreadRun loads the result of one episode as the bus does when it cannot be decoded.
+type unreadRun struct{ *natsbus.Run }
+
+func (u *unreadRun) Load(ctx context.Context, recs []bus.Receipt, f func(bus.Receipt, *rollout.Episode) error) error {
+	return u.Run.Load(ctx, recs, func(r bus.Receipt, e *rollout.Episode) error {
+		if r.Episode == (rollout.EpisodeID{Index: 2}) {
+			e = &rollout.Episode{
+				ID: r.Episode, Attempt: r.Attempt, Outcome: rollout.OutcomeFailed,
+				Failure: rollout.NewFailure(rollout.BoundaryWorker, "undecodable", false, nil),
+			}
+		}
+		return f(r, e)
+	})
+}
+
 func TestEmptyStepIsAStep(t *testing.T) {
 	b := newBed(t)
 	b.work(1, func(rollout.EpisodeID) bool { return true })
 	w := &watcher{}
-	if err := b.controller(b.open(), w, 2).Run(bounded(t)); err != nil {
+	if err := b.controllerOn(b.open(), w, 2, allowEmpty).Run(bounded(t)); err != nil {
 		t.Fatal(err)
 	}
 	if len(w.done) != 2 {
@@ -324,6 +376,117 @@ func TestEmptyStepIsAStep(t *testing.T) {
 	report, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, 0), "report.json"))
 	if err != nil || !strings.Contains(string(report), `"discarded(engine/reset)": 12`) {
 		t.Errorf("%s %v", report, err)
+	}
+}
+
+// TestStepThatFailedAsAWhole: it ends the run before the commit, by the name of
+// its most frequent failure, and its last tries run again in the next run.
+func TestStepThatFailedAsAWhole(t *testing.T) {
+	var healed atomic.Bool
+	for _, tc := range []struct {
+		name string
+		fail func(rollout.EpisodeID) bool
+		edit func(*controller.Config)
+		ends bool
+	}{
+		{name: "every episode failed", fail: func(rollout.EpisodeID) bool { return !healed.Load() }, ends: true},
+		{name: "every episode failed, and that is allowed", fail: func(rollout.EpisodeID) bool { return true }, edit: allowEmpty},
+		{name: "one of each group failed", fail: func(id rollout.EpisodeID) bool { return id.Index == 0 }},
+		{name: "all were filtered", edit: func(c *controller.Config) { c.Step.Filter = step.FilterNoAborted; c.Step.MinValid = 100 }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			healed.Store(false)
+			b := newBed(t)
+			b.work(1, tc.fail)
+			edit := func(c *controller.Config) {
+				c.Retries = controller.Retries{"default": 1}
+				if tc.edit != nil {
+					tc.edit(c)
+				}
+			}
+			w := &watcher{}
+			err := b.controllerOn(b.open(), w, 1, edit).Run(bounded(t))
+			if tc.fail != nil && !slices.Equal(w.failed, []string{"engine/reset: gone"}) {
+				t.Errorf("the observer was told %q", w.failed)
+			}
+			if !tc.ends {
+				if err != nil || len(w.done) != 1 {
+					t.Errorf("steps %v, %v", w.done, err)
+				}
+				return
+			}
+			if !errors.Is(err, controller.ErrAllFailed) || !strings.Contains(err.Error(), "step 0: every episode failed: 12 of 12 with engine/reset: gone; ") || len(w.done) != 0 {
+				t.Fatalf("steps %v, %v", w.done, err)
+			}
+			if files, err := filepath.Glob(filepath.Join(b.dir, "step-*")); err != nil || len(files) > 0 {
+				t.Errorf("files %v, %v", files, err)
+			}
+			if err := b.controllerOn(b.open(), w, 1, edit).Run(bounded(t)); !errors.Is(err, controller.ErrAllFailed) {
+				t.Fatalf("while the cause is there: %v", err)
+			}
+			healed.Store(true)
+			run := b.open()
+			if err := b.controllerOn(run, w, 1, edit).Run(bounded(t)); err != nil || len(w.done) != 1 {
+				t.Fatalf("steps %v, %v", w.done, err)
+			}
+			report, err := os.ReadFile(filepath.Join(controller.StepDir(b.dir, 0), "report.json"))
+			if err != nil || !strings.Contains(string(report), `"accepted": 12`) || !strings.Contains(string(report), `"unaccounted": 0`) {
+				t.Errorf("%s %v", report, err)
+			}
+		})
+	}
+}
+
+func TestSkippedRowsAreInTheFiles(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		rows          *int
+		event, metric string // "" for none
+	}{
+		{"skipping is off", nil, "", ""},
+		{"nothing to skip", rollout.Ptr(0), "", `"data/skipped_rows":0`},
+		{"three rows", rollout.Ptr(3), `"event":"prompts_skipped","epoch":1,"step":0,"count":3`, `"data/skipped_rows":3`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBed(t)
+			b.work(1, nil)
+			if err := b.controllerOn(b.open(), &watcher{}, 1, func(c *controller.Config) { c.Step.SkippedRows = tc.rows }).Run(bounded(t)); err != nil {
+				t.Fatal(err)
+			}
+			data, err := os.ReadFile(filepath.Join(b.dir, "metrics.jsonl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for word, want := range map[string]string{"prompts_skipped": tc.event, "data/skipped_rows": tc.metric} {
+				if !strings.Contains(string(data), want) || want == "" && strings.Contains(string(data), word) {
+					t.Errorf("want %q in\n%s", want, data)
+				}
+			}
+		})
+	}
+}
+
+func TestRoom(t *testing.T) {
+	b := newBed(t)
+	cfg := func(groups, episodes int) *controller.Config {
+		return &controller.Config{Codec: b.codec, RunName: "r", Groups: groups, Episodes: episodes}
+	}
+	for _, tc := range []struct {
+		name             string
+		groups, episodes int
+		err              string
+	}{
+		{"usual", 32, 8, ""},
+		{"more episodes than a job can name", 1, 1 << 20, "lower rollout.n_samples_per_prompt"},
+		{"more episodes than a manifest can name", 1 << 12, 16, "lower rollout.batch_size to"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			const maxRecord = 1 << 20
+			room, err := cfg(tc.groups, tc.episodes).Room(maxRecord)
+			if tc.err == "" && (err != nil || room < maxRecord-1000 || room >= maxRecord) || tc.err != "" && (err == nil || !strings.Contains(err.Error(), tc.err)) {
+				t.Errorf("room %d, %v", room, err)
+			}
+		})
 	}
 }
 
@@ -374,6 +537,26 @@ func TestStaleControllerEndsFenced(t *testing.T) {
 	}
 	if err := b.controller(fresh, &watcher{}, 1).Run(bounded(t)); err != nil {
 		t.Errorf("fresh: %v", err)
+	}
+}
+
+// TestIdleStaleControllerEndsFenced: a controller that waits for results writes
+// nothing, and notices all the same that another has taken over.
+func TestIdleStaleControllerEndsFenced(t *testing.T) {
+	b := newBed(t)
+	ctl := b.controller(b.open(), &watcher{}, 1) // and no worker
+	ended := make(chan error, 1)
+	go func() { ended <- ctl.Run(bounded(t)) }()
+	for ctl.Status().Phase != controller.PhaseCollecting {
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	b.open()
+	if err := <-ended; !errors.Is(err, bus.ErrFenced) {
+		t.Errorf("got %v, want fenced", err)
 	}
 }
 

@@ -49,9 +49,26 @@ func (c *Controller) step(ctx context.Context, state rollout.RunState) error {
 		if !errors.As(err, &damaged) || repairs == maxRepairs {
 			return err
 		}
+		// To a controller that was replaced, results that its successor trimmed look
+		// damaged.
+		if err := c.Config.Run.Held(ctx); err != nil {
+			return err
+		}
 		if err := c.regenerate(ctx, damaged); err != nil {
 			return err
 		}
+	}
+	for _, f := range loaded.failures {
+		if !c.told[f.Key()] {
+			c.told[f.Key()] = true
+			c.Observer.Failed(f)
+		}
+	}
+	if err := loaded.allFailed(); err != nil && !c.AllowEmptySteps {
+		if err := c.drop(ctx, lastTries(waves)); err != nil {
+			return err
+		}
+		return fmt.Errorf("step %d: %w; correct the cause and start the run again, which runs these episodes again, or allow such steps with rollout.allow_empty_steps: true", state.NextStep, err)
 	}
 	waste, wasteSeen, err := c.Config.Run.Waste(ctx, state.WasteSeen)
 	if err != nil {
@@ -217,13 +234,17 @@ func (c *Controller) jobs(p rollout.Plan) ([]rollout.Job, error) {
 		if err != nil {
 			return nil, err
 		}
-		jobs[i] = rollout.Job{
-			Run: c.RunName, Wave: p.Wave, Group: g.Group, Step: p.Step, Episodes: g.Episodes,
-			FirstRolloutID: g.Group * int64(p.Episodes), Prompt: prompt, Sampling: c.Sampling,
-			MaxContext: c.MaxContext, EpisodeDeadline: c.EpisodeDeadline,
-		}
+		jobs[i] = c.job(p, g, prompt)
 	}
 	return jobs, nil
+}
+
+func (c *Config) job(p rollout.Plan, g rollout.RetryGroup, prompt rollout.Prompt) rollout.Job {
+	return rollout.Job{
+		Run: c.RunName, Wave: p.Wave, Group: g.Group, Step: p.Step, Episodes: g.Episodes,
+		FirstRolloutID: g.Group * int64(p.Episodes), Prompt: prompt, Sampling: c.Sampling,
+		MaxContext: c.MaxContext, EpisodeDeadline: c.EpisodeDeadline,
+	}
 }
 
 // results are a step's results, laid out.
@@ -231,6 +252,8 @@ type results struct {
 	groups []rollout.Group
 	// superseded are the generations of failed tries that were run again.
 	superseded []step.Waste
+	// failures are those of all tries, in order.
+	failures []*rollout.Failure
 }
 
 func (r *results) retried() map[string]int {
@@ -273,6 +296,9 @@ func (c *Controller) load(ctx context.Context, waves []*wave) (*results, error) 
 				out.superseded = append(out.superseded, step.Waste{Reason: slot.Failure.Key(), Generations: slot.Generations})
 			}
 			*slot = *episodes[r.Episode]
+			if slot.Failure != nil {
+				out.failures = append(out.failures, slot.Failure)
+			}
 		}
 	}
 	return out, nil
@@ -281,11 +307,19 @@ func (c *Controller) load(ctx context.Context, waves []*wave) (*results, error) 
 // regenerate throws damaged results away, so that their episodes run again.
 func (c *Controller) regenerate(ctx context.Context, d *bus.Damaged) error {
 	c.Log.Error("stored results are damaged; their episodes run again", "results", len(d.Receipts), "err", d.Err)
-	for _, r := range d.Receipts {
+	if err := c.drop(ctx, d.Receipts); err != nil {
+		return err
+	}
+	return c.metrics.event(event{Kind: "event", Event: "damaged_results_regenerated", Epoch: c.Config.Run.State().Epoch, Step: c.Config.Run.State().NextStep, Count: len(d.Receipts)})
+}
+
+// drop removes stored results, so that their episodes run again.
+func (c *Controller) drop(ctx context.Context, receipts []bus.Receipt) error {
+	for _, r := range receipts {
 		if err := c.Config.Run.Drop(ctx, r); err != nil {
 			return err
 		}
 		delete(c.receipts, r.Episode)
 	}
-	return c.metrics.event(event{Kind: "event", Event: "damaged_results_regenerated", Epoch: c.Config.Run.State().Epoch, Step: c.Config.Run.State().NextStep, Count: len(d.Receipts)})
+	return nil
 }

@@ -80,7 +80,7 @@ func (a *attempt) direct(ctx context.Context, e *rollout.Episode) *rollout.Failu
 			fmt.Errorf("the prompt has %d tokens and max_context_len is %d", len(a.promptIDs), a.job.MaxContext))
 	}
 	gen, err := a.w.Engine.Generate(ctx, engine.Request{
-		ID: engine.NewID(), PromptIDs: a.promptIDs, Sampling: sampling,
+		ID: engine.NewID(), PromptIDs: a.promptIDs, Sampling: sampling, VocabSize: a.w.Text.VocabSize(),
 		Seed:       rollout.Ptr(rollout.SamplingSeed(a.w.spec.Seed, a.job.Group, a.index, 0)),
 		RoutingKey: a.job.ID(), Attempt: a.number,
 	})

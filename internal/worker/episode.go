@@ -106,7 +106,7 @@ func (a *attempt) sessionConfig(spec *rollout.SessionSpec) session.Config {
 		Seed: func(turn int) int64 {
 			return rollout.SamplingSeed(a.w.spec.Seed, a.job.Group, a.index, turn)
 		},
-		RoutingKey: fmt.Sprintf("%s/%d", a.job.ID(), a.index), Attempt: a.number, TTL: spec.TTL,
+		RoutingKey: fmt.Sprintf("%s/%d", a.job.ID(), a.index), Attempt: a.number, TTL: spec.TTL, VocabSize: a.w.Text.VocabSize(),
 	}
 }
 

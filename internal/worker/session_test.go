@@ -54,6 +54,8 @@ func (m modelText) Decode(ids []int32, skip bool) string {
 	return m.model.Tokenizer().Decode(ids, skip)
 }
 
+func (m modelText) VocabSize() int { return m.model.Tokenizer().VocabSize() }
+
 func newStage(t *testing.T, agent worker.Agent, score reward.Scorer, slots int, change ...func(*rollout.SessionSpec)) *stage {
 	t.Helper()
 	model, err := chat.Load("../../configs/models/tiny")

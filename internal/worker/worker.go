@@ -20,6 +20,8 @@ type Text interface {
 	EncodePrompt(p rollout.Prompt) (ids []int32, text string, err error)
 	// Decode returns the text of ids, with or without special tokens.
 	Decode(ids []int32, skipSpecial bool) string
+	// VocabSize is one more than the highest id that Decode knows.
+	VocabSize() int
 }
 
 // Config is what a worker is made of.

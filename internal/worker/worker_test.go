@@ -70,6 +70,8 @@ func (text) Decode(ids []int32, _ bool) string {
 	return string(out)
 }
 
+func (text) VocabSize() int { return 256 }
+
 func answer(_ context.Context, req engine.Request) (rollout.Generation, error) {
 	g := rollout.Generation{PromptIDs: req.PromptIDs, OutputIDs: []int32{'o', 'k'}, LogProbs: []float32{-1, -1}}
 	g.ID, g.Attempt, g.Fate, g.PromptLen, g.OutputLen = req.ID, req.Attempt, rollout.FateFinished, len(req.PromptIDs), 2
@@ -208,6 +210,9 @@ func TestEpisodesCompleteAndAreStored(t *testing.T) {
 	b := newBed(t, func(ctx context.Context, req engine.Request) (rollout.Generation, error) {
 		mu.Lock()
 		defer mu.Unlock()
+		if req.VocabSize != 256 {
+			t.Errorf("a vocabulary of %d", req.VocabSize)
+		}
 		if seeds[*req.Seed] {
 			t.Errorf("seed %d twice", *req.Seed)
 		}
@@ -249,6 +254,11 @@ func TestFailuresAreResults(t *testing.T) {
 		{"the reply contradicts itself", func(ctx context.Context, req engine.Request) (rollout.Generation, error) {
 			g, err := answer(ctx, req)
 			g.LogProbs = g.LogProbs[:1]
+			return g, err
+		}, one, job("a", 0), "engine/bad_reply", 1},
+		{"the versions are of other tokens", func(ctx context.Context, req engine.Request) (rollout.Generation, error) {
+			g, err := answer(ctx, req)
+			g.Meta.WeightVersions = []rollout.VersionSpan{{Version: "1", Start: 0, End: 99}, {Version: "2", Start: -4, End: 1}}
 			return g, err
 		}, one, job("a", 0), "engine/bad_reply", 1},
 		{"the verifier fails", answer, func(context.Context, reward.Input) (reward.Result, error) {

@@ -99,6 +99,9 @@ type Run interface {
 	// is one.
 	Outage() time.Duration
 
+	// Held looks whether this claim is the newest. It is ErrFenced once another
+	// controller has taken over, which one that writes nothing would not notice.
+	Held(ctx context.Context) error
 	// Broken is an error when the store can take nothing more until a person has
 	// mended something, which the error says.
 	Broken() error
@@ -111,6 +114,7 @@ type Run interface {
 	Follow(ctx context.Context, f func(Receipt) error) error
 	// Load reads stored results and calls f for each, in any order. Records that do
 	// not match their receipts are reported as [*Damaged], after the others were read.
+	// One that matches and cannot be decoded comes as a failed episode.
 	Load(ctx context.Context, receipts []Receipt, f func(Receipt, *rollout.Episode) error) error
 
 	// Drop removes a stored result, so that its episode can be run again.

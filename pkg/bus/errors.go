@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 )
@@ -18,6 +19,19 @@ func (d *Damaged) Error() string {
 }
 
 func (d *Damaged) Unwrap() error { return ErrDamaged }
+
+// Differs reports a run that is stored under another fingerprint. It is an
+// ErrFingerprint.
+type Differs struct {
+	// ModelHash and Config are what the stored run was opened with; empty where it
+	// is not known.
+	ModelHash string
+	Config    json.RawMessage
+}
+
+func (d *Differs) Error() string { return ErrFingerprint.Error() }
+
+func (d *Differs) Unwrap() error { return ErrFingerprint }
 
 // Errors that callers branch on. Adapters wrap them.
 var (

@@ -13,6 +13,9 @@ type Request struct {
 	ID        string
 	PromptIDs []int32
 	Sampling  rollout.Sampling
+	// VocabSize is one more than the highest token id that can be decoded; 0 says
+	// that any id will do. A generation with a higher one is not for training.
+	VocabSize int
 	// Seed is sent when set, which callers do only for an engine that is
 	// deterministic.
 	Seed *int64
@@ -89,6 +92,9 @@ type Counters struct {
 	Verify     *int64
 	Proposed   *int64
 	Correct    *int64
+	// Started is the time, as a number that two starts do not share, at which the
+	// totals began at 0.
+	Started *int64
 }
 
 // Admin is what a controller does to one engine.

@@ -6,6 +6,9 @@
 //     and the position, over any number of epochs: a cursor is one number, and
 //     reading has no state;
 //   - every epoch holds each row exactly once;
+//   - a row is taken as it was written or not at all: text that is not UTF-8, half a
+//     surrogate pair, a key that is given twice and a row that is too long to
+//     travel as a job make a bad row;
 //   - no row is dropped in silence: a bad row is an error with its line, or is
 //     counted and kept for the report.
 //

@@ -13,8 +13,6 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/format"
-
-	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
 // parquetMagic begins every Parquet file.
@@ -23,31 +21,32 @@ const parquetMagic = "PAR1"
 // ErrParquet reports a file that begins as Parquet and cannot be read.
 var ErrParquet = errors.New("cannot read the Parquet file")
 
-// parquetRows reads the columns that cfg names. A value that has no JSON makes
-// its row a bad one.
-func parquetRows(text []byte, cfg Config) (out []record, err error) {
+// parquetRows reads the columns that cfg names, and lists the names of all. A
+// value that has no JSON makes its row a bad one.
+func parquetRows(text []byte, cfg Config) (out []record, names []string, err error) {
 	// The library panics on some damaged files.
 	defer func() {
 		if p := recover(); p != nil {
-			out, err = nil, fmt.Errorf("%w: it is damaged: %v", ErrParquet, p)
+			out, names, err = nil, nil, fmt.Errorf("%w: it is damaged: %v", ErrParquet, p)
 		}
 	}()
 	file, err := parquet.OpenFile(bytes.NewReader(text), int64(len(text)))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrParquet, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrParquet, err)
 	}
 	var wanted []*parquet.Column
 	for _, c := range file.Root().Columns() {
+		names = append(names, c.Name())
 		if slices.Contains([]string{cfg.InputKey, cfg.LabelKey, cfg.MetadataKey, cfg.ToolsKey}, c.Name()) {
 			wanted = append(wanted, c)
 		}
 	}
 	for _, group := range file.RowGroups() {
 		if out, err = appendGroup(out, group, wanted); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrParquet, err)
+			return nil, nil, fmt.Errorf("%w: %w", ErrParquet, err)
 		}
 	}
-	return out, nil
+	return out, names, nil
 }
 
 // appendGroup appends the rows of one row group.
@@ -57,14 +56,9 @@ func appendGroup(out []record, group parquet.RowGroup, wanted []*parquet.Column)
 	batch := make([]parquet.Row, 64)
 	for {
 		n, err := rows.ReadRows(batch)
-		for _, row := range batch[:n] {
-			columns, bad := assemble(row, wanted)
-			out = append(out, record{line: int64(len(out)) + 1, parse: func(cfg Config) (rollout.Prompt, error) {
-				if bad != nil {
-					return rollout.Prompt{}, bad
-				}
-				return parseColumns(columns, cfg)
-			}})
+		for _, r := range batch[:n] {
+			columns, bad := assemble(r, wanted)
+			out = append(out, record{line: int64(len(out)) + 1, columns: func() (row, error) { return columns, bad }})
 		}
 		switch {
 		case errors.Is(err, io.EOF):
@@ -78,18 +72,21 @@ func appendGroup(out []record, group parquet.RowGroup, wanted []*parquet.Column)
 }
 
 // assemble makes JSON of a row's columns.
-func assemble(row parquet.Row, wanted []*parquet.Column) (map[string]json.RawMessage, error) {
+func assemble(values parquet.Row, wanted []*parquet.Column) (row, error) {
 	a := assembler{}
-	for _, v := range row {
+	for _, v := range values {
 		for len(a.leaves) <= v.Column() {
 			a.leaves = append(a.leaves, nil)
 		}
 		a.leaves[v.Column()] = append(a.leaves[v.Column()], v)
 	}
-	columns := map[string]json.RawMessage{}
+	columns := row{}
 	for _, c := range wanted {
 		if err := a.value(c); err != nil {
 			return nil, fmt.Errorf("%q: %w", c.Name(), err)
+		}
+		if err := strict(a.json); err != nil {
+			return nil, fmt.Errorf("%q: it %w", c.Name(), err)
 		}
 		columns[c.Name()] = a.json
 		a.json = nil

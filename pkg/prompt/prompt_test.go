@@ -32,14 +32,28 @@ func TestRows(t *testing.T) {
 			want: rollout.Prompt{Messages: []rollout.Message{user}, Label: json.RawMessage(`"4"`), Metadata: json.RawMessage(`{"a":1}`), Tools: []json.RawMessage{json.RawMessage(`{"type":"function"}`)}}},
 		{name: "nulls are absent", row: `{"prompt":"x","label":null,"metadata":null,"tools":null}`, want: rollout.Prompt{Text: "x"}},
 		{name: "tools as text", row: `{"prompt":"x","tools":"[{\"a\":1}]"}`, want: rollout.Prompt{Text: "x", Tools: []json.RawMessage{json.RawMessage(`{"a":1}`)}}},
-		{name: "the last of two equal keys", row: `{"prompt":"x","prompt":"y"}`, want: rollout.Prompt{Text: "y"}},
-		{name: "no prompt", row: `{"question":"x"}`, err: `has no "prompt"`},
+		{name: "equal keys of different objects", row: `{"prompt":"x","metadata":{"prompt":[{"a":1},{"a":2}],"b":{"a":"prompt,\"b\":"}}}`,
+			want: rollout.Prompt{Text: "x", Metadata: json.RawMessage(`{"prompt":[{"a":1},{"a":2}],"b":{"a":"prompt,\"b\":"}}`)}},
+		{name: "a surrogate pair", row: `{"prompt":"\ud83d\ude00 \\ud800"}`, want: rollout.Prompt{Text: "\U0001f600 \\ud800"}},
+		{name: "two equal keys", row: `{"prompt":"x","prompt":"y"}`, err: `has the key "prompt" twice`},
+		{name: "two equal keys, one escaped", row: `{"prompt":"x","\u0070rompt":"y"}`, err: `has the key "prompt" twice`},
+		{name: "two equal keys far in", row: `{"prompt":"x","metadata":{"a":[{"b":1,"c":{},"b":2}]}}`, err: `has the key "b" twice`},
+		{name: "two equal keys in a message", row: `{"prompt":[{"role":"user","content":"a","content":"b"}]}`, err: `has the key "content" twice`},
+		{name: "two equal keys in tools as text", row: `{"prompt":"x","tools":"[{\"a\":1,\"a\":2}]"}`, err: `"tools": it has the key "a" twice`},
+		{name: "not UTF-8", row: "{\"prompt\":\"caf\xe9\"}", err: "is not UTF-8 text"},
+		{name: "not UTF-8 in a column that is not read", row: "{\"prompt\":\"x\",\"more\":\"\xff\"}", err: "is not UTF-8 text"},
+		{name: "the first half of a surrogate pair", row: `{"prompt":"a\ud800b"}`, err: `holds \ud800, half of a character`},
+		{name: "the second half of a surrogate pair", row: `{"prompt":"a\uDC00"}`, err: `holds \uDC00, half of a character`},
+		{name: "two first halves", row: `{"prompt":"\ud83d\ud83d\ude00"}`, err: `holds \ud83d, half of a character`},
+		{name: "half a surrogate pair in a key", row: `{"prompt":"a","\ud800":1}`, err: "half of a character"},
+		{name: "no prompt", row: `{"question":"x","prompt":null}`, err: `has no "prompt"`},
 		{name: "prompt null", row: `{"prompt":null}`, err: `has no "prompt"`},
 		{name: "prompt empty", row: `{"prompt":""}`, err: "it is empty"},
 		{name: "no messages", row: `{"prompt":[]}`, err: "it is an empty list"},
 		{name: "prompt a number", row: `{"prompt":4}`, err: "a text or a list of messages"},
 		{name: "a message without a role", row: `{"prompt":[{"content":"x"}]}`, err: "it has no role"},
-		{name: "a message that is text", row: `{"prompt":["x"]}`, err: "not a chat message"},
+		{name: "a message that is text", row: `{"prompt":["x"]}`, err: `"prompt": entry 0 is not a chat message: it must be an object with a role, is a JSON string`},
+		{name: "a role that is a number", row: `{"prompt":[{"role":"user"},{"role":3}]}`, err: `"prompt": entry 1 is not a chat message: its role must be text, is a JSON number`},
 		{name: "metadata a list", row: `{"prompt":"x","metadata":[1]}`, err: `"metadata": it must be an object`},
 		{name: "tools an object", row: `{"prompt":"x","tools":{}}`, err: `"tools": it must be a list`},
 		{name: "tools of texts", row: `{"prompt":"x","tools":["a"]}`, err: "entry 0 must be an object"},
@@ -65,6 +79,108 @@ func TestRows(t *testing.T) {
 				t.Errorf("got %+v, %v\nwant %+v", got, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestRowsThatCannotTravel: a row longer than a job may be is a bad row, at load
+// and when the limit turns out to be lower.
+func TestRowsThatCannotTravel(t *testing.T) {
+	text := `{"prompt":"aa","label":"b"}` + "\n" + `{"prompt":"` + strings.Repeat("x", 50) + `"}` + "\n" +
+		`{"prompt":"c","label":"d","metadata":{"m":1},"more":"` + strings.Repeat("y", 200) + `"}`
+	for _, tc := range []struct {
+		name            string
+		atOpen, atLimit int
+		skip            bool
+		rows            int
+		err             []string
+	}{
+		{name: "all travel", atLimit: 50, rows: 3},
+		{name: "a long one at load", atOpen: 49, atLimit: 50, err: []string{"f.jsonl:2: has 50 bytes", "at most 49"}},
+		{name: "a long one at load is skipped", atOpen: 49, atLimit: 50, skip: true, rows: 2},
+		{name: "long ones behind a lower limit", atLimit: 5, err: []string{"f.jsonl:2: has 50 bytes", "f.jsonl:3: has 11 bytes"}},
+		{name: "long ones behind a lower limit are skipped", atOpen: 49, atLimit: 10, skip: true, rows: 1},
+		{name: "nothing is left", atLimit: 1, skip: true, err: []string{"there is no prompt in it that can travel"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := columns
+			cfg.MaxRow, cfg.SkipBad = tc.atOpen, tc.skip
+			s, err := Read(strings.NewReader(text), cfg)
+			if err == nil {
+				s, err = s.Within(tc.atLimit)
+			}
+			for _, want := range tc.err {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v, want %s", err, want)
+				}
+			}
+			if tc.err == nil && (err != nil || s.Len() != tc.rows || len(s.Skipped()) != 3-tc.rows) {
+				t.Errorf("%+v, %v", s, err)
+			}
+		})
+	}
+	long := fmt.Sprintf("{\"prompt\":\"%s\"}", strings.Repeat("x", DefaultMaxRow+1))
+	if _, err := Read(strings.NewReader(long), columns); err == nil || !strings.Contains(err.Error(), "f.jsonl:1: has 4194305 bytes") {
+		t.Errorf("without a limit: %v", err)
+	}
+}
+
+// TestColumns: a column that no row has is named once, with those there are.
+func TestColumns(t *testing.T) {
+	needed := columns
+	needed.NeedLabel = true
+	parquet := Config{Path: filepath.Join("testdata", "new.parquet"), InputKey: "text"}
+	for _, tc := range []struct {
+		name string
+		text string // "" opens the config's own file
+		edit func(*Config)
+		err  string
+		is   error
+	}{
+		{name: "a label is there", text: `{"prompt":"a","label":0}`},
+		{name: "no label, none needed", text: `{"prompt":"a"}`, edit: func(c *Config) { c.NeedLabel = false }},
+		{name: "no label column", text: `{"prompt":"a","answer":1}` + "\n" + `{"prompt":"b","extra":1}`, is: ErrColumn,
+			err: `prompts f.jsonl: data.label_key names no column: no row has "label"; there are: answer, extra, prompt`},
+		{name: "no column at all, and a bad row", text: `{"question":"a"}` + "\n{", is: ErrColumn,
+			err: "there are: question\nprompts f.jsonl: data.label_key names no column: no row has \"label\"; there are: question\nf.jsonl:2: is not JSON"},
+		{name: "no label column, bad rows skipped", text: `{"prompt":"a","answer":1}`, edit: func(c *Config) { c.SkipBad = true }, is: ErrColumn},
+		{name: "one row without a label", text: `{"prompt":"a","label":1}` + "\n" + `{"prompt":"b"}`, err: `f.jsonl:2: has no "label" to score against`},
+		{name: "blank labels", text: `{"prompt":"a","label":" "}` + "\n" + `{"prompt":"b","label":null}`, err: `f.jsonl:1: has no "label" to score against`},
+		{name: "a blank label is skipped", text: `{"prompt":"a","label":""}` + "\n" + `{"prompt":"b","label":"x"}`, edit: func(c *Config) { c.SkipBad = true }},
+		{name: "no input column", text: `{"question":"a"}`, is: ErrColumn, err: `data.input_key names no column: no row has "prompt"; there are: question`},
+		{name: "no label column of a Parquet file", edit: func(c *Config) { *c = parquet; c.LabelKey, c.NeedLabel = "nope", true }, is: ErrColumn, err: "text"},
+		{name: "no input column of a Parquet file", edit: func(c *Config) { *c = parquet; c.InputKey = "question" }, is: ErrColumn, err: "text"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := needed
+			if tc.edit != nil {
+				tc.edit(&cfg)
+			}
+			var err error
+			if tc.text == "" {
+				_, err = Open(cfg)
+			} else {
+				_, err = Read(strings.NewReader(tc.text), cfg)
+			}
+			if tc.err == "" && tc.is == nil {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tc.err) || tc.is != nil && !errors.Is(err, tc.is) {
+				t.Errorf("error %v, want %v %s", err, tc.is, tc.err)
+			}
+		})
+	}
+}
+
+func TestPathsThatAreNoFile(t *testing.T) {
+	for _, path := range []string{t.TempDir(), os.DevNull} {
+		cfg := columns
+		cfg.Path = path
+		if _, err := Open(cfg); !errors.Is(err, ErrNotFile) {
+			t.Errorf("%s: %v", path, err)
+		}
 	}
 }
 
@@ -309,7 +425,7 @@ func FuzzRows(f *testing.F) {
 		cfg.SkipBad = true
 		s, err := Read(strings.NewReader(string(data)), cfg)
 		if err != nil {
-			if !errors.Is(err, ErrNoRows) {
+			if !errors.Is(err, ErrNoRows) && !errors.Is(err, ErrColumn) {
 				t.Fatal(err)
 			}
 			return

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -28,16 +30,36 @@ type Config struct {
 	InputKey, LabelKey, MetadataKey, ToolsKey string
 	Shuffle                                   bool
 	Seed                                      int64
+	// NeedLabel says that rows cannot be scored without a label: one that has none
+	// is bad.
+	NeedLabel bool
+	// MaxRow bounds what of a row travels as a job, in bytes (see
+	// [rollout.Prompt.Size]); [DefaultMaxRow] where 0.
+	MaxRow int
 	// SkipBad leaves bad rows out and keeps a note of each; see [Source.Skipped].
 	SkipBad bool
+}
+
+// DefaultMaxRow leaves half of a message of the embedded server to the rest of a
+// job. A prompt of this size is past the context of any model.
+const DefaultMaxRow = 4 << 20
+
+func (c Config) maxRow() int {
+	if c.MaxRow == 0 {
+		return DefaultMaxRow
+	}
+	return c.MaxRow
 }
 
 // Source deals out the rows of one file. It does not change and is safe for
 // concurrent use. Prompts share their slices with it: read only.
 type Source struct {
+	file    string
 	rows    []rollout.Prompt
+	lines   []int64 // of the rows
 	shuffle bool
 	seed    int64
+	skipBad bool
 	skipped []error
 }
 
@@ -57,6 +79,10 @@ func (e *RowError) Unwrap() error { return e.Err }
 var (
 	// ErrNoRows reports a file, or a slice of one, without a row.
 	ErrNoRows = errors.New("there is no prompt in it")
+	// ErrColumn reports a column that no row has.
+	ErrColumn = errors.New("names no column")
+	// ErrNotFile reports a path of a folder, a device or a pipe.
+	ErrNotFile = errors.New("it is a folder, a device or a pipe; name a file of JSON lines or Parquet")
 	// ErrSlice reports a path whose "@[...]" is no slice.
 	ErrSlice = errors.New("the slice must be @[a:b] with whole numbers, each of which may be missing")
 )
@@ -72,18 +98,25 @@ func Open(cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prompts %s: %w", cfg.Path, err)
 	}
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, fmt.Errorf("prompts: %w", err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("prompts %s: %w", file, ErrNotFile)
+	}
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("prompts: %w", err)
 	}
 	if bytes.HasPrefix(text, []byte(parquetMagic)) {
-		rows, err := parquetRows(text, cfg)
+		rows, names, err := parquetRows(text, cfg)
 		if err != nil {
 			return nil, fmt.Errorf("prompts %s: %w", file, err)
 		}
-		return newSource(file, rows, part, cfg)
+		return newSource(file, rows, names, part, cfg)
 	}
-	return newSource(file, jsonLines(text), part, cfg)
+	return newSource(file, jsonLines(text), nil, part, cfg)
 }
 
 // Read is Open on the text of JSON lines, where cfg.Path is a name for errors.
@@ -92,30 +125,53 @@ func Read(r io.Reader, cfg Config) (*Source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("prompts %s: %w", cfg.Path, err)
 	}
-	return newSource(cfg.Path, jsonLines(text), everything, cfg)
+	return newSource(cfg.Path, jsonLines(text), nil, everything, cfg)
 }
 
 // record is one row before its columns are read.
 type record struct {
-	line  int64
-	parse func(Config) (rollout.Prompt, error)
+	line    int64
+	columns func() (row, error)
 }
 
-func newSource(file string, records []record, part slice, cfg Config) (*Source, error) {
+// newSource reads the records of a slice. names are the file's columns; nil where
+// only the rows tell.
+func newSource(file string, records []record, names []string, part slice, cfg Config) (*Source, error) {
 	name := cfg.Name
 	if name == "" {
 		name = strings.TrimSuffix(filepath.Base(file), filepath.Ext(file))
 	}
-	s := &Source{shuffle: cfg.Shuffle, seed: cfg.Seed}
+	s := &Source{file: file, shuffle: cfg.Shuffle, seed: cfg.Seed, skipBad: cfg.SkipBad}
+	known := map[string]bool{}
+	var unread []error // bad rows whatever the columns
+	for _, n := range names {
+		known[n] = true
+	}
 	from, to := part.bounds(len(records))
 	for i, rec := range records[from:to] {
-		p, err := rec.parse(cfg)
+		columns, err := rec.columns()
+		for key := range columns {
+			known[key] = true
+		}
+		var p rollout.Prompt
 		if err != nil {
-			s.skipped = append(s.skipped, &RowError{File: file, Line: rec.line, Err: err})
+			s.skip(rec.line, err)
+			unread = append(unread, s.skipped[len(s.skipped)-1])
+			continue
+		}
+		if p, err = parseColumns(columns, cfg); err != nil {
+			s.skip(rec.line, err)
 			continue
 		}
 		p.Source, p.Row = name, int64(from+i)
-		s.rows = append(s.rows, p)
+		s.rows, s.lines = append(s.rows, p), append(s.lines, rec.line)
+	}
+	// One sentence for a column, instead of the same one for every row.
+	if err := missingColumns(file, known, cfg); err != nil {
+		if !cfg.SkipBad {
+			err = errors.Join(err, badRows(unread))
+		}
+		return nil, err
 	}
 	if len(s.skipped) > 0 && !cfg.SkipBad {
 		return nil, badRows(s.skipped)
@@ -124,6 +180,57 @@ func newSource(file string, records []record, part slice, cfg Config) (*Source, 
 		return nil, fmt.Errorf("prompts %s: %w (%d rows, %d of them bad, %d in the slice)", file, ErrNoRows, len(records), len(s.skipped), to-from)
 	}
 	return s, nil
+}
+
+func (s *Source) skip(line int64, err error) {
+	s.skipped = append(s.skipped, &RowError{File: s.file, Line: line, Err: err})
+}
+
+// missingColumns names the columns that the config needs and the file does not
+// have.
+func missingColumns(file string, known map[string]bool, cfg Config) error {
+	if len(known) == 0 {
+		return nil // there is no row to tell
+	}
+	const most = 20
+	columns := slices.Sorted(maps.Keys(known))
+	more := ""
+	if n := len(columns) - most; n > 0 {
+		columns, more = columns[:most], fmt.Sprintf(" and %d more", n)
+	}
+	var all []error
+	for _, c := range []struct {
+		option, key string
+		needed      bool
+	}{{"data.input_key", cfg.InputKey, true}, {"data.label_key", cfg.LabelKey, cfg.NeedLabel}} {
+		if c.needed && !known[c.key] {
+			all = append(all, fmt.Errorf("prompts %s: %s %w: no row has %q; there are: %s%s", file, c.option, ErrColumn, c.key, strings.Join(columns, ", "), more))
+		}
+	}
+	return errors.Join(all...)
+}
+
+// Within is the source without the rows that are longer than maxRow bytes, which
+// is for a limit that was not known when it was opened. As in Open, they are an
+// error unless bad rows are skipped.
+func (s *Source) Within(maxRow int) (*Source, error) {
+	out := *s
+	out.rows, out.lines, out.skipped = nil, nil, nil
+	for i, p := range s.rows {
+		if n := p.Size(); n > maxRow {
+			out.skip(s.lines[i], tooLong(n, maxRow))
+			continue
+		}
+		out.rows, out.lines = append(out.rows, p), append(out.lines, s.lines[i])
+	}
+	switch {
+	case len(out.skipped) > 0 && !s.skipBad:
+		return nil, badRows(out.skipped)
+	case len(out.rows) == 0:
+		return nil, fmt.Errorf("prompts %s: %w that can travel as a job", s.file, ErrNoRows)
+	}
+	out.skipped = slices.Concat(s.skipped, out.skipped)
+	return &out, nil
 }
 
 func badRows(bad []error) error {
@@ -247,7 +354,7 @@ func jsonLines(text []byte) []record {
 	for raw := range bytes.Lines(text) {
 		line++
 		if raw = bytes.TrimSpace(raw); len(raw) > 0 {
-			out = append(out, record{line, func(cfg Config) (rollout.Prompt, error) { return parseRow(raw, cfg) }})
+			out = append(out, record{line, func() (row, error) { return parseRow(raw) }})
 		}
 	}
 	return out

@@ -39,6 +39,10 @@ var (
 // Types names the verifiers of [New].
 func Types() []string { return []string{"exact", "math"} }
 
+// NeedsLabel says that the verifier of the type cannot score a prompt without a
+// label.
+func NeedsLabel(kind string) bool { return kind == "exact" || kind == "math" }
+
 // New returns the verifier of the spec.
 func New(spec rollout.RewardSpec) (Scorer, error) {
 	switch spec.Type {

@@ -18,6 +18,20 @@ type Prompt struct {
 	Metadata json.RawMessage
 }
 
+// Size is how many bytes the row adds to a job that travels, with room for the
+// encoding of its lists.
+func (p Prompt) Size() int {
+	const perEntry = 32
+	n := len(p.Text) + len(p.Label) + len(p.Metadata)
+	for _, m := range p.Messages {
+		n += len(m.Role) + len(m.Raw) + perEntry
+	}
+	for _, t := range p.Tools {
+		n += len(t) + perEntry
+	}
+	return n
+}
+
 // LabelText is the label as text: a JSON string's content, any other value's JSON.
 func (p Prompt) LabelText() string { return RawText(p.Label) }
 
@@ -96,7 +110,7 @@ type Timing struct {
 func (e *Episode) CompletionTokens() int64 {
 	var n int64
 	for _, g := range e.Generations {
-		n += g.Completion()
+		n = Add(n, g.Completion())
 	}
 	return n
 }

@@ -33,10 +33,16 @@ func (m *Message) UnmarshalJSON(data []byte) error {
 	var head struct {
 		Role *string `json:"role"`
 	}
-	if err := json.Unmarshal(data, &head); err != nil {
+	err := json.Unmarshal(data, &head)
+	wrong := (*json.UnmarshalTypeError)(nil)
+	switch {
+	case errors.As(err, &wrong) && wrong.Field == "role":
+		return fmt.Errorf("%w: its role must be text, is a JSON %s", ErrNotMessage, wrong.Value)
+	case errors.As(err, &wrong):
+		return fmt.Errorf("%w: it must be an object with a role, is a JSON %s", ErrNotMessage, wrong.Value)
+	case err != nil:
 		return fmt.Errorf("%w: %w", ErrNotMessage, err)
-	}
-	if head.Role == nil {
+	case head.Role == nil:
 		return fmt.Errorf("%w: it has no role", ErrNotMessage)
 	}
 	var raw bytes.Buffer

@@ -1,5 +1,10 @@
 package rollout
 
+import (
+	"fmt"
+	"math"
+)
+
 // EngineMeta is what an engine said about one generation, in our words. Every
 // count is a pointer: nil means the engine did not say, which is not zero.
 //
@@ -31,6 +36,10 @@ type EngineMeta struct {
 	E2ELatency *float64
 	QueueTime  *float64
 	DPRank     *int64
+
+	// Implausible names the numbers that the engine did send and that cannot be:
+	// they are absent here (hazard 41).
+	Implausible []string
 }
 
 // SpecMeta holds the speculative counters of one generation.
@@ -54,6 +63,19 @@ type VersionSpan struct {
 	Version string
 	Start   int64
 	End     int64
+}
+
+// CheckSpans fails with ErrRange unless the spans are in order, hold at least one
+// token each, and lie apart from each other within n tokens.
+func CheckSpans(spans []VersionSpan, n int) error {
+	last := int64(0)
+	for _, v := range spans {
+		if v.Start < last || v.End <= v.Start || v.End > int64(n) {
+			return fmt.Errorf("version span %d to %d of %d tokens: %w", v.Start, v.End, n, ErrRange)
+		}
+		last = v.End
+	}
+	return nil
 }
 
 // FinishType is an engine's reason for ending a generation.
@@ -91,6 +113,19 @@ func sumPresent(a, b *int64) *int64 {
 	case a == nil:
 		return Ptr(*b)
 	default:
-		return Ptr(*a + *b)
+		return Ptr(Add(*a, *b))
+	}
+}
+
+// Add is a + b, or the number nearest to it that 64 bits hold: a sum of counts
+// that is too large must not look small, or negative.
+func Add(a, b int64) int64 {
+	switch {
+	case b > 0 && a > math.MaxInt64-b:
+		return math.MaxInt64
+	case b < 0 && a < math.MinInt64-b:
+		return math.MinInt64
+	default:
+		return a + b
 	}
 }

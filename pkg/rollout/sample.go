@@ -28,7 +28,7 @@ var (
 	ErrLogProb = errors.New("log-prob is not a finite number")
 	// ErrPrefix reports a prompt that does not begin with the sample's tokens.
 	ErrPrefix = errors.New("prompt does not continue the sample")
-	// ErrRange reports a range outside the response.
+	// ErrRange reports a range outside the response, or across another.
 	ErrRange = errors.New("range outside the response")
 	// ErrFinish reports a finish reason that nobody knows.
 	ErrFinish = errors.New("unknown finish reason")
@@ -103,7 +103,7 @@ type Sample struct {
 // next user turn) becomes part of the response, masked out.
 //
 // The generation's counters are added once, here. On error the sample is
-// unchanged.
+// unchanged; whatever is accepted can be restored by [RestoreSample].
 func (s *Sample) Append(g Generation) error {
 	if len(g.LogProbs) != len(g.OutputIDs) {
 		return fmt.Errorf("append generation %s: %w: %d log-probs, %d tokens", g.ID, ErrMisaligned, len(g.LogProbs), len(g.OutputIDs))
@@ -116,6 +116,9 @@ func (s *Sample) Append(g Generation) error {
 	status, ok := g.Meta.Finish.Status()
 	if !ok {
 		return fmt.Errorf("append generation %s: %w: %q", g.ID, ErrFinish, g.Meta.Finish.Type)
+	}
+	if err := CheckSpans(g.Meta.WeightVersions, len(g.OutputIDs)); err != nil {
+		return fmt.Errorf("append generation %s: %w", g.ID, err)
 	}
 	var gap []int32
 	if len(s.tokens) == 0 {
@@ -165,10 +168,7 @@ func (s *Sample) addVersions(m EngineMeta, start, n int64) {
 		return
 	}
 	for _, span := range m.WeightVersions {
-		lo, hi := max(span.Start, 0), min(span.End, n)
-		if lo < hi {
-			s.addSpan(VersionSpan{Version: span.Version, Start: start + lo, End: start + hi})
-		}
+		s.addSpan(VersionSpan{Version: span.Version, Start: start + span.Start, End: start + span.End})
 	}
 }
 

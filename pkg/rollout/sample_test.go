@@ -72,6 +72,12 @@ func TestAppendRefusesAndChangesNothing(t *testing.T) {
 		{"a prompt that goes elsewhere", func() rollout.Generation { return gen([]int32{1, 9, 3}, []int32{4}, rollout.FinishStop) }, rollout.ErrPrefix},
 		{"a prompt that is too short", func() rollout.Generation { return gen([]int32{1, 2}, []int32{4}, rollout.FinishStop) }, rollout.ErrPrefix},
 		{"a finish reason nobody knows", func() rollout.Generation { return gen([]int32{1, 2, 3}, []int32{4}, "melted") }, rollout.ErrFinish},
+		{"version spans that overlap", spans(0, 2, 1, 3), rollout.ErrRange},
+		{"version spans out of order", spans(1, 2, 0, 1), rollout.ErrRange},
+		{"a version span beyond the output", spans(0, 99), rollout.ErrRange},
+		{"a version span before the output", spans(-4, 1), rollout.ErrRange},
+		{"a version span that ends before it begins", spans(2, 1), rollout.ErrRange},
+		{"a version span without a token", spans(1, 1), rollout.ErrRange},
 		{"no finish reason", func() rollout.Generation { return gen([]int32{1, 2, 3}, []int32{4}, "") }, rollout.ErrFinish},
 	}
 	for _, tc := range cases {
@@ -95,6 +101,18 @@ func TestAppendRefusesAndChangesNothing(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// spans makes a generation of three tokens with version spans from each first to
+// each second bound.
+func spans(bounds ...int64) func() rollout.Generation {
+	return func() rollout.Generation {
+		g := gen([]int32{1, 2, 3}, []int32{4, 5, 6}, rollout.FinishStop)
+		for i := 0; i < len(bounds); i += 2 {
+			g.Meta.WeightVersions = append(g.Meta.WeightVersions, rollout.VersionSpan{Version: "1", Start: bounds[i], End: bounds[i+1]})
+		}
+		return g
+	}
 }
 
 func clone(st rollout.SampleState) rollout.SampleState {
@@ -139,7 +157,7 @@ func TestUntrainableTokensAreMasked(t *testing.T) {
 func TestVersionSpansWinOverTheLastVersion(t *testing.T) {
 	var s rollout.Sample
 	g := gen([]int32{1}, []int32{2, 3, 4}, rollout.FinishStop)
-	g.Meta.WeightVersions = []rollout.VersionSpan{{Version: "6", Start: 0, End: 2}, {Version: "7", Start: 2, End: 9}}
+	g.Meta.WeightVersions = []rollout.VersionSpan{{Version: "6", Start: 0, End: 2}, {Version: "7", Start: 2, End: 3}}
 	if err := s.Append(g); err != nil {
 		t.Fatal(err)
 	}
@@ -208,6 +226,12 @@ func TestAlignment(t *testing.T) {
 					prompt[0]++
 				}
 				g := gen(prompt, ids.Draw(t, "output"), rapid.SampledFrom([]rollout.FinishType{"stop", "length", "abort", "tool_calls", "?"}).Draw(t, "finish"))
+				for range rapid.IntRange(0, 3).Draw(t, "spans") {
+					g.Meta.WeightVersions = append(g.Meta.WeightVersions, rollout.VersionSpan{
+						Version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
+						Start:   int64(rapid.IntRange(-1, 6).Draw(t, "start")), End: int64(rapid.IntRange(-1, 7).Draw(t, "end")),
+					})
+				}
 				_ = s.Append(g)
 			case 2:
 				_ = s.Cut(rapid.IntRange(-1, 40).Draw(t, "total"))
@@ -272,5 +296,19 @@ func TestSamplingSeed(t *testing.T) {
 	}
 	if rollout.SamplingSeed(1, 2, 3, 4) == rollout.SamplingSeed(2, 2, 3, 4) {
 		t.Error("a seed must depend on the run's seed and on nothing unseen")
+	}
+}
+
+func TestAddStopsAtTheEnds(t *testing.T) {
+	for _, tc := range []struct{ a, b, want int64 }{
+		{1, 2, 3}, {-1, -2, -3}, {math.MaxInt64, 1, math.MaxInt64}, {1 << 62, 1 << 62, math.MaxInt64},
+		{math.MinInt64, -1, math.MinInt64}, {math.MaxInt64, math.MinInt64, -1}, {math.MaxInt64, 0, math.MaxInt64},
+	} {
+		if got := rollout.Add(tc.a, tc.b); got != tc.want {
+			t.Errorf("%d + %d = %d, want %d", tc.a, tc.b, got, tc.want)
+		}
+		if got := rollout.Add(tc.b, tc.a); got != tc.want {
+			t.Errorf("%d + %d = %d, want %d", tc.b, tc.a, got, tc.want)
+		}
 	}
 }

@@ -43,12 +43,8 @@ func RestoreSample(st SampleState) (*Sample, error) {
 	if slices.ContainsFunc(st.LossMask, func(m byte) bool { return m > 1 }) {
 		return nil, fmt.Errorf("restore sample: loss mask holds a value above 1: %w", ErrRange)
 	}
-	last := int64(0)
-	for _, v := range st.Versions {
-		if v.Start < last || v.End <= v.Start || v.End > int64(n) {
-			return nil, fmt.Errorf("restore sample: version span %d to %d of %d tokens: %w", v.Start, v.End, n, ErrRange)
-		}
-		last = v.End
+	if err := CheckSpans(st.Versions, n); err != nil {
+		return nil, fmt.Errorf("restore sample: %w", err)
 	}
 	return &Sample{
 		SampleInfo: st.Info, promptLen: st.PromptLen, tokens: st.Tokens, lossMask: st.LossMask, logProbs: st.LogProbs,

@@ -78,7 +78,7 @@ func (s *Session) start(req Request, p plan, n *node, sampling rollout.Sampling)
 		s.idle.Stop()
 	}
 	r := engine.Request{
-		ID: engine.NewID(), Sampling: sampling, RoutingKey: s.cfg.RoutingKey, Turn: c.turn, Attempt: s.cfg.Attempt,
+		ID: engine.NewID(), Sampling: sampling, RoutingKey: s.cfg.RoutingKey, VocabSize: s.cfg.VocabSize, Turn: c.turn, Attempt: s.cfg.Attempt,
 	}
 	if s.cfg.Seed != nil {
 		r.Seed = rollout.Ptr(s.cfg.Seed(c.turn))

@@ -40,6 +40,8 @@ type Config struct {
 	// RoutingKey keeps the session's turns on one engine. It is not the session's
 	// id, which is a secret.
 	RoutingKey string
+	// VocabSize bounds the token ids of replies; 0 is no bound.
+	VocabSize int
 	// Attempt is copied to the records.
 	Attempt int
 	// TTL is how long the session may lie idle; 0 is for ever.

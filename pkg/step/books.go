@@ -19,13 +19,16 @@ type Ledger struct {
 	// Untrainable counts the calls whose tokens are kept out of the loss for what
 	// the engine sent of them, by reason.
 	Untrainable map[string]int `json:"untrainable"`
+	// Implausible counts the numbers that engines did send and that cannot be, by
+	// name: no sum holds them.
+	Implausible map[string]int `json:"implausible"`
 	// Counters sum over the same calls.
 	Counters Counters `json:"counters"`
 	Books    Books    `json:"books"`
 }
 
 // Counters are sums of what the engines reported. A sum is null when no call
-// reported it.
+// reported it, and stays at the largest number of 64 bits when it would be more.
 type Counters struct {
 	Completion *int64 `json:"completion"`
 	Prompt     *int64 `json:"prompt"`
@@ -75,7 +78,7 @@ func addPresent(total **int64, reported *int, x *int64, calls int) {
 	if *total == nil {
 		*total = new(int64)
 	}
-	**total += *x
+	**total = rollout.Add(**total, *x)
 	*reported += calls
 }
 
@@ -108,7 +111,15 @@ type Books struct {
 func (b Books) discarded() int64 {
 	var n int64
 	for _, tokens := range b.Discarded {
-		n += tokens
+		n = rollout.Add(n, tokens)
+	}
+	return n
+}
+
+// less is n without the parts.
+func less(n int64, parts ...int64) int64 {
+	for _, part := range parts {
+		n = rollout.Add(n, -part)
 	}
 	return n
 }
@@ -132,9 +143,9 @@ func (v *view) ledger(w Window) Ledger {
 		b.Discarded = map[string]int64{}
 	}
 	b.Masked = max(t.tokens.accepted-b.Trained, 0)
-	b.Unaccounted = b.Generated - b.Trained - b.Masked - b.Filtered - b.Surplus - b.Recycled - b.discarded()
+	b.Unaccounted = less(b.Generated, b.Trained, b.Masked, b.Filtered, b.Surplus, b.Recycled, b.discarded())
 	if w.EngineTokens != nil {
-		b.EngineUnclaimed = rollout.Ptr(*w.EngineTokens - b.Generated - b.Probe)
+		b.EngineUnclaimed = rollout.Ptr(less(*w.EngineTokens, b.Generated, b.Probe))
 	}
 	episodes := 0
 	for i := range v.groups {
@@ -147,7 +158,7 @@ func (v *view) ledger(w Window) Ledger {
 	return Ledger{
 		Groups: len(v.groups), Episodes: episodes,
 		Outcomes: texts(&t.outcomes), Failures: texts(&t.failures), Dispositions: dispositions(&t.verdicts),
-		Generations: texts(&t.fates), Untrainable: texts(&t.untrainable), Counters: t.counters, Books: b, Retried: retried,
+		Generations: texts(&t.fates), Untrainable: texts(&t.untrainable), Implausible: texts(&t.implausible), Counters: t.counters, Books: b, Retried: retried,
 	}
 }
 

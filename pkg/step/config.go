@@ -75,6 +75,9 @@ type Config struct {
 	// Sessions says that episodes are agent sessions, for which the agent/ keys
 	// are reported.
 	Sessions bool
+	// SkippedRows is how many bad rows of the prompts were left out; nil in a run
+	// that leaves none out.
+	SkippedRows *int
 	// Category names a string in the samples' metadata by whose values samples
 	// are counted (rollout/error_cat/…); "" for none.
 	Category string

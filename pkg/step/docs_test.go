@@ -50,6 +50,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 		cfg := drawConfig(t)
 		w := window(5)
 		w.Slots, w.Queue = 4, &Queue{Seen: []int64{1}}
+		cfg.SkippedRows = new(int)
 		r, err := Reduce(cfg, Dispose(cfg, drawGroups(t)), w)
 		if err != nil {
 			t.Fatal(err)

@@ -275,6 +275,59 @@ func TestStalenessAndVersions(t *testing.T) {
 	wantMetrics(t, reduced(t, Config{}, Window{}, g), map[string]any{"async/oldest_age": "no trainer", "rollout/fully_async/queue_size": nil})
 }
 
+// TestMixedVersionsNeedNoNumbers: that two versions differ can be seen of names.
+func TestMixedVersionsNeedNoNumbers(t *testing.T) {
+	const mixed = "rollout/weight_version/mixed_version_ratio"
+	for _, tc := range []struct {
+		name     string
+		versions []string // of two tokens each
+		want     any
+	}{
+		{"one name", []string{"default", "default"}, 0.0},
+		{"two names", []string{"default", "patched"}, 1.0},
+		{"a name and a number", []string{"default", "3"}, 1.0},
+		{"none", nil, "no engine reported a weight version"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			g := call("a", 2, 4, rollout.EngineMeta{})
+			for i, v := range tc.versions {
+				g.Meta.WeightVersions = append(g.Meta.WeightVersions, rollout.VersionSpan{Version: v, Start: int64(2 * i), End: int64(2*i) + 2})
+			}
+			wantMetrics(t, reduced(t, Config{}, Window{}, rollout.Group{Want: 1, Episodes: []rollout.Episode{episode(t, 0, 0, rollout.Ptr(1.0), g)}}),
+				map[string]any{mixed: tc.want})
+		})
+	}
+}
+
+// TestHugeCountsDoNotWrap: records may come from a client that checks nothing. A
+// sum that does not fit is not small and not negative.
+func TestHugeCountsDoNotWrap(t *testing.T) {
+	huge := rollout.EngineMeta{
+		CompletionTokens: rollout.Ptr(int64(1 << 62)), PromptTokens: rollout.Ptr(int64(1 << 62)), CachedTokens: rollout.Ptr(int64(1 << 62)),
+		Spec:        rollout.SpecMeta{Verify: rollout.Ptr(int64(1 << 62)), Correct: rollout.Ptr(int64(1 << 62)), Proposed: rollout.Ptr(int64(1 << 62))},
+		Implausible: []string{"queue_time"},
+	}
+	g := rollout.Group{Want: 3}
+	for i := range g.Want {
+		g.Episodes = append(g.Episodes, episode(t, 0, i, rollout.Ptr(1.0), call(string(rune('a'+i)), 2, 4, huge)))
+	}
+	engine := int64(5)
+	r := reduced(t, Config{}, Window{EngineTokens: &engine}, g)
+	l := r.Ledger
+	for name, n := range map[string]*int64{
+		"generated": &l.Books.Generated, "completion": l.Counters.Completion, "prompt": l.Counters.Prompt, "cached": l.Counters.Cached,
+		"verify": l.Counters.Verify, "correct": l.Counters.Correct, "proposed": l.Counters.Proposed,
+	} {
+		if *n != math.MaxInt64 {
+			t.Errorf("%s is %d", name, *n)
+		}
+	}
+	if *l.Books.EngineUnclaimed != 5-math.MaxInt64 || l.Books.Unaccounted != 0 || l.Implausible["queue_time"] != 3 {
+		t.Errorf("books %+v, implausible %v", l.Books, l.Implausible)
+	}
+	wantMetrics(t, r, map[string]any{"rollout/spec_accept_rate": 1.0, "rollout/prefix_cache_hit_rate": 1.0})
+}
+
 func TestAgentsAndMetadata(t *testing.T) {
 	g := answers(t, 0, 1, 0, 1)
 	texts := []string{

@@ -40,6 +40,11 @@ func (v *view) report(cfg Config, w Window) *Report {
 		func(m *metrics) { v.passRate(m, "passrate/pass@", cfg.SamplesPerPrompt) },
 		v.filterMetrics,
 		ledger.Books.metrics,
+		func(m *metrics) {
+			if cfg.SkippedRows != nil {
+				m.count("data/skipped_rows", *cfg.SkippedRows)
+			}
+		},
 	)
 	if cfg.Sessions {
 		families = append(families, v.agentMetrics)

@@ -81,6 +81,7 @@ func (r *reader) row(s *rollout.Sample, calls []rollout.GenerationRecord) row {
 	t.trained += out.trained()
 	t.ends[endOf(r.cfg, truncated, out.total(), finish)]++
 	t.truncated += one(truncated)
+	t.named += one(seen.some)
 	t.mixed += one(seen.mixed)
 	t.repetitive += one(r.repeats.in(s.Response))
 	return out

@@ -109,8 +109,9 @@ const noVersion = "no engine reported a weight version that is a number"
 func (v *view) versionMetrics(m *metrics, prefix string) {
 	oldest := v.column(m, func(r *row) (float64, bool) { return float64(r.oldest), r.numbered })
 	m.stats(prefix+"weight_version", oldest, noVersion)
-	if len(oldest) == 0 {
-		m.miss(prefix+"weight_version/mixed_version_ratio", noVersion)
+	// Numbers are not needed to see that two versions differ.
+	if v.named == 0 {
+		m.miss(prefix+"weight_version/mixed_version_ratio", "no engine reported a weight version")
 		return
 	}
 	m.set(prefix+"weight_version/mixed_version_ratio", float64(v.mixed)/float64(v.samples))

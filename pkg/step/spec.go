@@ -22,19 +22,19 @@ type counters struct {
 func (c *counters) add(g *rollout.GenerationRecord) {
 	meta, spec := &g.Meta, &g.Meta.Spec
 	if meta.CachedTokens != nil && meta.PromptTokens != nil {
-		c.cached += *meta.CachedTokens
-		c.prompt += *meta.PromptTokens
+		c.cached = rollout.Add(c.cached, *meta.CachedTokens)
+		c.prompt = rollout.Add(c.prompt, *meta.PromptTokens)
 		c.cacheCalls++
 	}
 	if spec.Correct != nil && spec.Proposed != nil {
-		c.correct += *spec.Correct
-		c.proposed += *spec.Proposed
+		c.correct = rollout.Add(c.correct, *spec.Correct)
+		c.proposed = rollout.Add(c.proposed, *spec.Proposed)
 		c.rateCalls++
 	}
 	switch completion := g.Completion(); {
 	case spec.Verify != nil && *spec.Verify > 0:
-		c.completion += completion
-		c.verify += *spec.Verify
+		c.completion = rollout.Add(c.completion, completion)
+		c.verify = rollout.Add(c.verify, *spec.Verify)
 		c.lengthCalls++
 	case completion < 2:
 		c.silentShort++
@@ -44,14 +44,14 @@ func (c *counters) add(g *rollout.GenerationRecord) {
 }
 
 func (c *counters) merge(o *counters) {
-	c.completion += o.completion
-	c.verify += o.verify
+	c.completion = rollout.Add(c.completion, o.completion)
+	c.verify = rollout.Add(c.verify, o.verify)
 	c.lengthCalls += o.lengthCalls
-	c.correct += o.correct
-	c.proposed += o.proposed
+	c.correct = rollout.Add(c.correct, o.correct)
+	c.proposed = rollout.Add(c.proposed, o.proposed)
 	c.rateCalls += o.rateCalls
-	c.cached += o.cached
-	c.prompt += o.prompt
+	c.cached = rollout.Add(c.cached, o.cached)
+	c.prompt = rollout.Add(c.prompt, o.prompt)
 	c.cacheCalls += o.cacheCalls
 	c.silentShort += o.silentShort
 	c.silentLong += o.silentLong

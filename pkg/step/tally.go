@@ -17,6 +17,7 @@ type tally struct {
 	drops    counter[string] // groups dropped by the dynamic filter, by reason
 
 	untrainable counter[string] // calls, by reason
+	implausible counter[string] // calls, by the number that could not be
 	counters    Counters
 	tokens      tokens
 
@@ -25,11 +26,12 @@ type tally struct {
 	engines, versions byName
 
 	// Of accepted samples:
-	trained                      int64   // tokens in the loss
-	versioned, offPolicy         int64   // of those, with a numbered version; with another than the step's
-	logprob                      float64 // sum over the tokens that the masks leave in
-	ends                         [endings]int
-	truncated, mixed, repetitive int
+	trained               int64   // tokens in the loss
+	versioned, offPolicy  int64   // of those, with a numbered version; with another than the step's
+	logprob               float64 // sum over the tokens that the masks leave in
+	ends                  [endings]int
+	truncated, repetitive int
+	named, mixed          int // with a weight version; with several
 	facts
 
 	// In seconds, over all episodes and calls that were timed.
@@ -65,7 +67,7 @@ func (t *tally) episode(e *rollout.Episode, d rollout.Disposition) {
 	var n int64
 	calls := unique(e.Generations)
 	for i := range calls {
-		n += calls[i].Completion()
+		n = rollout.Add(n, calls[i].Completion())
 		t.call(&calls[i])
 	}
 	t.tokens.post(d, n)
@@ -76,6 +78,9 @@ func (t *tally) call(g *rollout.GenerationRecord) {
 	t.fates.add(g.Fate)
 	if g.Untrainable != "" {
 		t.untrainable.add(g.Untrainable)
+	}
+	for _, name := range g.Meta.Implausible {
+		t.implausible.add(name)
 	}
 	t.counters.add(&g.Meta)
 	if g.Meta.QueueTime != nil {
@@ -88,21 +93,21 @@ func (t *tally) call(g *rollout.GenerationRecord) {
 
 // post books tokens under a verdict. Tokens without one stay unaccounted.
 func (t *tokens) post(d rollout.Disposition, n int64) {
-	t.generated += n
+	t.generated = rollout.Add(t.generated, n)
 	switch d.Verdict {
 	case rollout.Accepted:
-		t.accepted += n
+		t.accepted = rollout.Add(t.accepted, n)
 	case rollout.Filtered:
-		t.filtered += n
+		t.filtered = rollout.Add(t.filtered, n)
 	case rollout.Surplus:
-		t.surplus += n
+		t.surplus = rollout.Add(t.surplus, n)
 	case rollout.Recycled:
-		t.recycled += n
+		t.recycled = rollout.Add(t.recycled, n)
 	case rollout.Discarded:
 		if t.discarded == nil {
 			t.discarded = map[string]int64{}
 		}
-		t.discarded[d.Reason] += n
+		t.discarded[d.Reason] = rollout.Add(t.discarded[d.Reason], n)
 	}
 }
 
@@ -137,6 +142,7 @@ func (t *tally) merge(o *tally) {
 	t.fates.merge(&o.fates)
 	t.drops.merge(&o.drops)
 	t.untrainable.merge(&o.untrainable)
+	t.implausible.merge(&o.implausible)
 	t.counters.merge(&o.counters)
 	t.tokens.merge(&o.tokens)
 	t.all.merge(&o.all)
@@ -150,6 +156,7 @@ func (t *tally) merge(o *tally) {
 		t.ends[end] += o.ends[end]
 	}
 	t.truncated += o.truncated
+	t.named += o.named
 	t.mixed += o.mixed
 	t.repetitive += o.repetitive
 	t.facts.merge(&o.facts)
@@ -159,16 +166,16 @@ func (t *tally) merge(o *tally) {
 }
 
 func (t *tokens) merge(o *tokens) {
-	t.generated += o.generated
-	t.accepted += o.accepted
-	t.filtered += o.filtered
-	t.surplus += o.surplus
-	t.recycled += o.recycled
+	t.generated = rollout.Add(t.generated, o.generated)
+	t.accepted = rollout.Add(t.accepted, o.accepted)
+	t.filtered = rollout.Add(t.filtered, o.filtered)
+	t.surplus = rollout.Add(t.surplus, o.surplus)
+	t.recycled = rollout.Add(t.recycled, o.recycled)
 	for reason, n := range o.discarded {
 		if t.discarded == nil {
 			t.discarded = map[string]int64{}
 		}
-		t.discarded[reason] += n
+		t.discarded[reason] = rollout.Add(t.discarded[reason], n)
 	}
 }
 

@@ -107,7 +107,10 @@ func (v vectorSample) episode(t *testing.T, index int) rollout.Episode {
 		GroupIndex: v.GroupIndex, Index: v.Index, RolloutID: v.Index, Response: v.Response,
 		Reward: v.Reward, Metadata: v.Metadata, NonGenerationTime: v.NonGenerationTime,
 	}}
-	if err := s.Append(g); err != nil {
+	// The vectors name versions without their tokens, at times more than tokens.
+	taken := g
+	taken.Meta.WeightVersions = g.Meta.WeightVersions[:min(len(g.Meta.WeightVersions), v.ResponseLength)]
+	if err := s.Append(taken); err != nil {
 		t.Fatal(err)
 	}
 	for i, m := range v.LossMask {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -299,6 +300,28 @@ func TestGroupsFile(t *testing.T) {
 	for cut := 1; cut < buf.Len(); cut += 37 {
 		if _, err := c.ReadGroups(bytes.NewReader(buf.Bytes()[:cut])); err == nil && cut != buf.Len()/2 {
 			t.Errorf("cut at %d of %d bytes: no error", cut, buf.Len())
+		}
+	}
+}
+
+// TestPromptSizeIsEnough: what a prompt says that it adds to a job is what it does.
+func TestPromptSizeIsEnough(t *testing.T) {
+	c := newCodec(t)
+	size := func(p rollout.Prompt) int {
+		rec, err := c.EncodeJob(rollout.Job{Prompt: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(rec)
+	}
+	bare := size(rollout.Prompt{})
+	for name, p := range map[string]rollout.Prompt{
+		"text":          {Text: strings.Repeat("x", 1<<20), Label: json.RawMessage(`"4"`), Metadata: json.RawMessage(`{"a":1}`)},
+		"many messages": {Messages: slices.Repeat([]rollout.Message{rollout.NewMessage("user", "")}, 10000)},
+		"many tools":    {Tools: slices.Repeat([]json.RawMessage{json.RawMessage("{}")}, 10000)},
+	} {
+		if added, most := size(p)-bare, p.Size()+64; added > most {
+			t.Errorf("%s: adds %d bytes, said %d", name, added, most)
 		}
 	}
 }

@@ -286,10 +286,10 @@ def main():
         template = (ROOT / f"pkg/chat/templates/{name}.jinja").read_text()
         for conversation in conversations():
             text, error = render(env, template, conversation)
-            cases.append({"template": template, "vars": conversation, "text": text, "error": error})
+            cases.append({"file": f"{name}.jinja", "vars": conversation, "text": text, "error": error})
     # Every case carries only the variables that its template could mean.
     for case in cases:
-        if case["vars"] is VARS:
+        if "template" in case:
             case["vars"] = {k: v for k, v in VARS.items() if k in case["template"]}
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text("[\n" + ",\n".join(json.dumps(c, ensure_ascii=True) for c in cases) + "\n]\n")

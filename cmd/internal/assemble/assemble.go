@@ -154,3 +154,5 @@ func (t text) EncodePrompt(p rollout.Prompt) ([]int32, string, error) {
 func (t text) Decode(ids []int32, skipSpecial bool) string {
 	return t.model.Tokenizer().Decode(ids, skipSpecial)
 }
+
+func (t text) VocabSize() int { return t.model.Tokenizer().VocabSize() }

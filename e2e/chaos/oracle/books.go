@@ -16,6 +16,7 @@ type reportFile struct {
 		Episodes     int            `json:"episodes"`
 		Outcomes     map[string]int `json:"outcomes"`
 		Dispositions map[string]int `json:"dispositions"`
+		Retried      map[string]int `json:"retried"`
 		Books        struct {
 			Generated       int64            `json:"generated"`
 			Trained         int64            `json:"trained"`
@@ -31,8 +32,9 @@ type reportFile struct {
 	} `json:"ledger"`
 }
 
-// report compares a step's report with its groups, and adds to the run's books.
-func (j *judgement) report(n int64, dir string, groups []group, trained []*sample) {
+// report compares a step's report with its groups and the number of its superseded
+// results (-1: not known), and adds to the run's books.
+func (j *judgement) report(n int64, dir string, groups []group, trained []*sample, superseded int) {
 	text, err := os.ReadFile(filepath.Join(dir, "report.json"))
 	if err != nil {
 		j.violate(files, "step %d: %v", n, err)
@@ -66,6 +68,13 @@ func (j *judgement) report(n int64, dir string, groups []group, trained []*sampl
 		j.violate(files, "step %d: the report has %d groups, %d episodes, %v, %v; the groups are %d, %d, %v, %v",
 			n, l.Groups, l.Episodes, l.Outcomes, l.Dispositions, len(groups), episodes, outcomes, dispositions)
 	}
+	retried := 0
+	for _, k := range l.Retried {
+		retried += k
+	}
+	if superseded >= 0 && retried != superseded {
+		j.violate(files, "step %d: the report counts %d tries that ran again, the manifest names %d", n, retried, superseded)
+	}
 	var loss int64
 	for _, s := range trained {
 		if s.State.Info.Reward != nil && !s.State.Info.Remove {
@@ -80,11 +89,59 @@ func (j *judgement) report(n int64, dir string, groups []group, trained []*sampl
 	if b.Unaccounted != 0 || spent != b.Generated || b.Trained != loss || b.Generated < kept {
 		j.violate(unbalanced, "step %d: %+v; the samples train %d tokens, the generations are %d", n, b, loss, kept)
 	}
-	if u := b.EngineUnclaimed; u != nil && (*u < 0 || j.ev.shape.Calm && *u != 0) {
-		j.violate(unbalanced, "step %d: engine_unclaimed is %d", n, *u)
-	}
+	j.unclaimed(n, b.EngineUnclaimed)
+	j.metrics(n, dir, text)
 	j.Claimed += b.Generated
 	j.Probes += b.Probe
+}
+
+// metrics checks that a committed step has one line in its run's metrics.jsonl,
+// with the numbers of its report.
+func (j *judgement) metrics(n int64, dir string, report []byte) {
+	type line struct {
+		Kind    string             `json:"kind"`
+		Step    int64              `json:"step"`
+		Metrics map[string]float64 `json:"metrics"`
+	}
+	var r line
+	if err := json.Unmarshal(report, &r); err != nil {
+		j.violate(files, "step %d: report.json: %v", n, err)
+		return
+	}
+	found := 0
+	err := eachLine(filepath.Join(filepath.Dir(dir), "metrics.jsonl"), func(text []byte) error {
+		var l line
+		if err := json.Unmarshal(text, &l); err != nil {
+			return err
+		}
+		if l.Kind == "step" && l.Step == n {
+			if found++; !maps.Equal(l.Metrics, r.Metrics) {
+				j.violate(files, "step %d: metrics.jsonl and report.json have other numbers", n)
+			}
+		}
+		return nil
+	})
+	if err != nil || found != 1 {
+		j.violate(files, "step %d: %d lines in metrics.jsonl, %v", n, found, err)
+	}
+}
+
+// unclaimed checks what the engines generated beyond the books. A step may claim
+// what another attempt generated in a step before it, but all steps together
+// cannot claim more than there was. Behind a step that does not know, nothing is
+// known.
+func (j *judgement) unclaimed(n int64, u *int64) {
+	switch {
+	case u == nil:
+		j.credit = nil
+	case j.ev.shape.Calm && *u != 0:
+		j.violate(unclaimed, "step %d: engine_unclaimed is %d without a fault", n, *u)
+	case j.credit != nil:
+		if *j.credit += *u; *j.credit < 0 {
+			j.violate(unclaimed, "step %d: engine_unclaimed is %d: the steps so far claim %d tokens that no engine counts", n, *u, -*j.credit)
+			j.credit = nil // say it once
+		}
+	}
 }
 
 // books closes the run's books against what the engines logged. What an engine

@@ -15,6 +15,7 @@ const (
 	misversioned = "misversioned" // under weights that did not make it
 	foreign      = "foreign"      // not what an engine generated
 	unbalanced   = "books"        // tokens that do not add up
+	unclaimed    = "unclaimed"    // engine_unclaimed that sums to below 0, or is not 0 without a fault
 	ledger       = "ledger"       // a log that no correct controller writes
 	files        = "files"        // files that contradict each other or the log
 	replayed     = "replay"       // other bytes when made again
@@ -54,11 +55,13 @@ type judgement struct {
 	ev        *evidence
 	manifests map[int64]*manifest
 	planned   map[episodeID]bool
-	inStep    map[episodeID]int64 // episodes seen in the files
+	slots     map[slot]bool  // planned
+	inStep    map[slot]int64 // seen in the files
 	rids      map[string]int64
 	samples   map[int64]int64
 	seeds     map[int64]string // of trained generations
 	kept      int64            // tokens of the generations in the files
+	credit    *int64           // sum of engine_unclaimed, nil = not known
 }
 
 func (j *judgement) violate(class, format string, args ...any) {
@@ -67,8 +70,8 @@ func (j *judgement) violate(class, format string, args ...any) {
 
 func judge(ev *evidence) *verdict {
 	j := &judgement{
-		ev: ev, manifests: map[int64]*manifest{}, planned: map[episodeID]bool{}, inStep: map[episodeID]int64{},
-		rids: map[string]int64{}, samples: map[int64]int64{}, seeds: map[int64]string{},
+		ev: ev, manifests: map[int64]*manifest{}, planned: map[episodeID]bool{}, slots: map[slot]bool{}, inStep: map[slot]int64{},
+		rids: map[string]int64{}, samples: map[int64]int64{}, seeds: map[int64]string{}, credit: new(int64),
 	}
 	j.Violations = []violation{}
 	j.Logged = ev.total
@@ -81,9 +84,9 @@ func judge(ev *evidence) *verdict {
 	for n := range j.Steps {
 		j.step(n)
 	}
-	for id := range j.planned {
-		if _, ok := j.inStep[id]; !ok {
-			j.violate(lost, "episode %+v was planned and is in no step", id)
+	for s := range j.slots {
+		if _, ok := j.inStep[s]; !ok {
+			j.violate(lost, "episode %d of group %d was planned and is in no step", s.index, s.group)
 		}
 	}
 	j.books()
@@ -107,10 +110,8 @@ func (j *judgement) ledger() {
 			j.violate(ledger, "entry %d goes back: %+v after %+v", e.seq, e.State, before.State)
 		}
 		if p := e.Plan; p != nil {
-			for g := range p.Groups {
-				for k := range p.Episodes {
-					j.planned[episodeID{p.Wave, p.FirstGroup + int64(g), k}] = true
-				}
+			for _, id := range p.ids() {
+				j.planned[id], j.slots[id.slot()] = true, true
 			}
 		}
 		if m := e.Manifest; m != nil {
@@ -122,7 +123,7 @@ func (j *judgement) ledger() {
 		before = e
 	}
 	last := before.State
-	j.Steps, j.Epochs, j.Planned = last.NextStep, int(last.Epoch), len(j.planned)
+	j.Steps, j.Epochs, j.Planned = last.NextStep, int(last.Epoch), len(j.slots)
 	if !last.Closed || last.NextStep != j.ev.shape.Steps {
 		j.violate(ledger, "the run ended at step %d of %d, closed: %v", last.NextStep, j.ev.shape.Steps, last.Closed)
 	}
@@ -162,16 +163,7 @@ func (j *judgement) step(n int64) {
 		j.violate(files, "step %d: %v", n, err)
 		return
 	}
-	items := map[episodeID][32]byte{}
-	if m != nil {
-		for _, it := range m.Items {
-			if _, twice := items[it.Episode]; twice {
-				j.violate(duplicated, "step %d: the manifest names episode %+v twice", n, it.Episode)
-			}
-			items[it.Episode] = it.SHA256
-		}
-		j.Results += len(items)
-	}
+	items, superseded := j.items(n, m)
 	var trained []*sample
 	for i := range groups {
 		g := &groups[i]
@@ -183,14 +175,14 @@ func (j *judgement) step(n int64) {
 			e := &g.Episodes[k]
 			j.episode(n, g, e, g.Dispositions[k].Verdict)
 			if m != nil {
-				sum, named := items[e.ID]
+				it, named := items[e.ID.slot()]
 				switch {
 				case !named:
 					j.violate(files, "step %d: episode %+v is in the files and not in the manifest", n, e.ID)
-				case sum != sha256.Sum256(e.raw):
-					j.violate(lost, "step %d: episode %+v in the files is not the result that the manifest names", n, e.ID)
+				case it.Episode != e.ID || it.SHA256 != sha256.Sum256(e.raw):
+					j.violate(lost, "step %d: episode %+v in the files is not the result that the manifest names (%+v)", n, e.ID, it.Episode)
 				}
-				delete(items, e.ID)
+				delete(items, e.ID.slot())
 			}
 			if g.Dispositions[k].Verdict == "accepted" {
 				for s := range e.Samples {
@@ -199,15 +191,40 @@ func (j *judgement) step(n int64) {
 			}
 		}
 	}
-	for id := range items {
-		j.violate(lost, "step %d: the manifest names a result of episode %+v that is not in the files", n, id)
+	for _, it := range items {
+		j.violate(lost, "step %d: the manifest names a result of episode %+v that is not in the files", n, it.Episode)
 	}
 	j.Accepted += len(trained)
 	j.trainerFiles(n, dir, trained)
-	j.report(n, dir, groups, trained)
+	j.report(n, dir, groups, trained, superseded)
 	if err := replay(j.ev.shape, n, dir); err != nil {
 		j.violate(replayed, "step %d: %v", n, err)
 	}
+}
+
+// items are the results that a manifest names, by episode. Of an episode that was
+// tried in several waves the last counts; the others are superseded.
+func (j *judgement) items(n int64, m *manifest) (last map[slot]item, superseded int) {
+	last = map[slot]item{}
+	if m == nil {
+		return last, -1
+	}
+	seen := map[episodeID]bool{}
+	for _, it := range m.Items {
+		if seen[it.Episode] {
+			j.violate(duplicated, "step %d: the manifest names episode %+v twice", n, it.Episode)
+		}
+		seen[it.Episode] = true
+		if before, again := last[it.Episode.slot()]; again {
+			superseded++
+			if before.Episode.Wave > it.Episode.Wave {
+				continue
+			}
+		}
+		last[it.Episode.slot()] = it
+	}
+	j.Results += len(m.Items)
+	return last, superseded
 }
 
 // folder finds the files of a step: those whose digests the manifest has. A
@@ -242,14 +259,14 @@ func (j *judgement) folder(n int64, m *manifest) string {
 
 // episode judges one disposed episode.
 func (j *judgement) episode(n int64, g *group, e *episode, v string) {
-	if at, twice := j.inStep[e.ID]; twice {
+	if at, twice := j.inStep[e.ID.slot()]; twice {
 		j.violate(duplicated, "episode %+v is in step %d and in step %d", e.ID, at, n)
 	}
-	j.inStep[e.ID] = n
+	j.inStep[e.ID.slot()] = n
 	if j.Unseen == 0 && !j.planned[e.ID] {
 		j.violate(ledger, "step %d: episode %+v was never planned", n, e.ID)
 	}
-	if e.ID.Wave != g.Wave || e.ID.Group != g.Index {
+	if e.ID.Wave < g.Wave || e.ID.Group != g.Index {
 		j.violate(files, "step %d: episode %+v lies in group %d of wave %d", n, e.ID, g.Index, g.Wave)
 	}
 	if !slices.Contains([]string{"completed", "truncated", "aborted", "failed"}, e.Outcome) || (e.Outcome == "failed") != (e.Failure != nil) {

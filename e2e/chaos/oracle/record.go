@@ -31,25 +31,56 @@ type plan struct {
 	Wave, Step                int64
 	FirstGroup, FirstPosition int64
 	Groups, Episodes          int
+	Retry                     []struct { // episodes of earlier groups that run again
+		Group    int64
+		Episodes []int
+	}
+}
+
+// ids are the episodes that a plan brings into being.
+func (p *plan) ids() []episodeID {
+	var out []episodeID
+	for g := range int64(p.Groups) {
+		for k := range p.Episodes {
+			out = append(out, episodeID{p.Wave, p.FirstGroup + g, k})
+		}
+	}
+	for _, r := range p.Retry {
+		for _, k := range r.Episodes {
+			out = append(out, episodeID{p.Wave, r.Group, k})
+		}
+	}
+	return out
 }
 
 type manifest struct {
 	Step  int64
-	Items []struct {
-		Episode  episodeID
-		Sequence uint64
-		SHA256   [32]byte
-	}
+	Items []item
 	Files []struct {
 		Name   string
 		SHA256 [32]byte
 	}
 }
 
+// item names a stored result.
+type item struct {
+	Episode  episodeID
+	Sequence uint64
+	SHA256   [32]byte
+}
+
 type episodeID struct {
 	Wave, Group int64
 	Index       int
 }
+
+// slot is an episode of a group, whichever wave tries it.
+type slot struct {
+	group int64
+	index int
+}
+
+func (id episodeID) slot() slot { return slot{id.Group, id.Index} }
 
 type group struct {
 	Wave, Index  int64

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
 )
@@ -99,8 +100,17 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		c.Close()
 		return nil, fmt.Errorf("JetStream: %w", err)
 	}
-	if _, err := c.js.AccountInfo(ctx); err != nil {
+	err = c.retry(ctx, "ask NATS at "+c.where()+" for JetStream", func(ctx context.Context) error {
+		_, err := c.js.AccountInfo(ctx)
+		return err
+	})
+	if err != nil {
 		c.Close()
+	}
+	switch {
+	case errors.Is(err, bus.ErrUnavailable):
+		return nil, err
+	case err != nil:
 		return nil, fmt.Errorf("NATS at %s has no JetStream for this account (%w): start it with -js", c.where(), err)
 	}
 	return c, nil
@@ -266,21 +276,30 @@ func (c *Conn) bound(ctx context.Context, d time.Duration) (context.Context, con
 	return ctx, func() { stop(); cancel(); cancelCause(nil) }
 }
 
+// MaxRecord is the size up to which a record travels in one message: what the
+// server takes, less room for headers.
+func (c *Conn) MaxRecord() int { return int(c.nc.MaxPayload()) - headroom }
+
 // Close ends the connection.
 func (c *Conn) Close() { c.nc.Close() }
+
+// try calls f once, bounded in time and by the life of the connection.
+func (c *Conn) try(ctx context.Context, op string, f func(ctx context.Context) error) error {
+	try, cancel := c.bound(ctx, tryTimeout)
+	defer cancel()
+	err := f(try)
+	if cause := context.Cause(try); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) && cause != nil {
+		err = cause
+	}
+	return classify(op, err)
+}
 
 // retry repeats f, each try bounded, while its error is a passing one and ctx
 // lives.
 func (c *Conn) retry(ctx context.Context, op string, f func(ctx context.Context) error) error {
 	wait := 20 * time.Millisecond
 	for {
-		try, cancel := c.bound(ctx, tryTimeout)
-		err := f(try)
-		if cause := context.Cause(try); err != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) && cause != nil {
-			err = cause
-		}
-		cancel()
-		err = classify(op, err)
+		err := c.try(ctx, op, f)
 		if !passing(err) || ctx.Err() != nil {
 			return err
 		}
@@ -301,6 +320,9 @@ func (c *Conn) publish(ctx context.Context, op string, msg *nats.Msg, opts ...je
 	err := c.retry(ctx, op, func(ctx context.Context) error {
 		var err error
 		ack, err = c.js.PublishMsg(ctx, msg, append(opts, jetstream.WithRetryAttempts(0))...)
+		if err == nil && failpoint.Hit("answer") {
+			err = errDisconnected
+		}
 		return err
 	})
 	return ack, err

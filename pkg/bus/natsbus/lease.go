@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
@@ -105,12 +106,14 @@ func (m *Member) claim(ctx context.Context, msg jetstream.Msg) (*lease, error) {
 		return nil, err
 	}
 	l := &lease{m: m, msg: msg, job: job, fenced: make(chan struct{})}
+	failpoint.Hit("w0")
 	if err := l.writeMark(ctx); err != nil {
 		if errors.Is(err, errNoMark) {
 			_ = msg.TermWithReason("its wave is trimmed")
 		}
 		return nil, err
 	}
+	failpoint.Hit("w1")
 	if l.attempt > 1 {
 		filter := m.n.result(rollout.EpisodeID{Wave: job.Wave, Group: job.Group})
 		filter = filter[:len(filter)-1] + "*"
@@ -198,7 +201,7 @@ func (l *lease) Publish(ctx context.Context, e *rollout.Episode) error {
 
 	l.publish.Lock()
 	defer l.publish.Unlock()
-	if limit := min(maxInline, int(l.m.c.nc.MaxPayload())-headroom); len(data) > limit {
+	if limit := min(maxInline, l.m.c.MaxRecord()); len(data) > limit {
 		// The record goes first, its fenced reference second: a reference never
 		// names what is not there.
 		err := l.m.c.retry(ctx, op, func(ctx context.Context) error {
@@ -220,6 +223,7 @@ func (l *lease) Publish(ctx context.Context, e *rollout.Episode) error {
 		l.once.Do(func() { close(l.fenced) })
 		l.m.fenced()
 	}
+	failpoint.Hit("w2")
 	return err
 }
 
@@ -243,6 +247,8 @@ func (l *lease) Waste(ctx context.Context, w rollout.Waste) error {
 // Done removes the job.
 func (l *lease) Done(ctx context.Context) error {
 	defer l.drop()
+	defer failpoint.Hit("w5")
+	failpoint.Hit("w4")
 	return l.m.c.retry(ctx, "acknowledge job "+l.job.ID(), func(ctx context.Context) error {
 		err := l.msg.DoubleAck(ctx)
 		if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {

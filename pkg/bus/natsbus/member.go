@@ -73,7 +73,7 @@ func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
 	m := &Member{c: c, cfg: cfg, leases: map[*lease]struct{}{}, ended: make(chan struct{}), stalled: make(chan struct{})}
 	deadline := time.Now().Add(cfg.Wait)
 	for {
-		err := m.find(ctx)
+		err := m.c.try(ctx, "look for the run", m.find)
 		if err == nil {
 			break
 		}

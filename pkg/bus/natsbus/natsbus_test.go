@@ -77,6 +77,16 @@ func (b *bed) join(worker string) *natsbus.Member {
 	return m
 }
 
+// newWave is a bed whose run has one wave queued.
+func newWave(t *testing.T, groups, episodes int) (*bed, *natsbus.Run) {
+	t.Helper()
+	b := newBed(t)
+	r := b.open()
+	must(t, r.Plan(t.Context(), rollout.Plan{Groups: groups, Episodes: episodes}))
+	must(t, r.Submit(t.Context(), jobs(0, groups, episodes)))
+	return b, r
+}
+
 func jobs(wave int64, groups, episodes int) []rollout.Job {
 	out := make([]rollout.Job, groups)
 	for g := range out {
@@ -205,11 +215,8 @@ func TestLifeOfAWave(t *testing.T) {
 }
 
 func TestSecondLeaseTakesOver(t *testing.T) {
-	b := newBed(t)
 	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 3}))
-	must(t, r.Submit(ctx, jobs(0, 1, 3)))
+	b, r := newWave(t, 1, 3)
 	first, second := b.join("w1"), b.join("w2")
 
 	stale := lease(t, first)
@@ -244,11 +251,7 @@ func TestSecondLeaseTakesOver(t *testing.T) {
 }
 
 func TestDeadWorkersJobRunsElsewhere(t *testing.T) {
-	b := newBed(t)
-	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
-	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	b, _ := newWave(t, 1, 1)
 	dead := b.join("w1")
 	lease(t, dead)
 	dead.Close() // no more heartbeats
@@ -259,11 +262,8 @@ func TestDeadWorkersJobRunsElsewhere(t *testing.T) {
 }
 
 func TestHeartbeatKeepsALease(t *testing.T) {
-	b := newBed(t)
 	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
-	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	b, _ := newWave(t, 1, 1)
 	l := lease(t, b.join("w1"))
 	other := b.join("w2")
 	wait, cancel := context.WithTimeout(ctx, 3*time.Second) // longer than AckWait
@@ -298,6 +298,7 @@ func TestStaleControllerIsFenced(t *testing.T) {
 		{"commit", func() error { return stale.Commit(ctx, rollout.Manifest{}) }},
 		{"trim", func() error { return stale.Trim(ctx, 1) }},
 		{"close", func() error { return stale.Close(ctx) }},
+		{"held", func() error { return stale.Held(ctx) }},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -309,11 +310,8 @@ func TestStaleControllerIsFenced(t *testing.T) {
 }
 
 func TestResultAfterTrimIsRefused(t *testing.T) {
-	b := newBed(t)
 	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
-	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	b, r := newWave(t, 1, 1)
 	l := lease(t, b.join("w1"))
 	must(t, r.Commit(ctx, rollout.Manifest{}))
 	must(t, r.Trim(ctx, 1))
@@ -323,11 +321,8 @@ func TestResultAfterTrimIsRefused(t *testing.T) {
 }
 
 func TestLargeResultTravelsAsBlob(t *testing.T) {
-	b := newBed(t)
 	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
-	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	b, r := newWave(t, 1, 1)
 	l := lease(t, b.join("w1"))
 	e := episode(l.Job(), 0, 1)
 	e.Samples[0].Response = strings.Repeat("x", 9<<20)
@@ -345,11 +340,8 @@ func TestLargeResultTravelsAsBlob(t *testing.T) {
 }
 
 func TestStoreOutlivesServer(t *testing.T) {
-	b := newBed(t)
 	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 2, Episodes: 1}))
-	must(t, r.Submit(ctx, jobs(0, 2, 1)))
+	b, _ := newWave(t, 2, 1)
 	l := lease(t, b.join("w1"))
 	must(t, l.Publish(ctx, episode(l.Job(), 0, 1)))
 	must(t, l.Done(ctx))
@@ -408,8 +400,10 @@ func TestOpenRefusesAnotherConfig(t *testing.T) {
 	b.open()
 	cfg := runConfig()
 	cfg.Fingerprint = "another"
-	if _, err := natsbus.OpenRun(t.Context(), b.conn(), cfg); !errors.Is(err, bus.ErrFingerprint) {
-		t.Errorf("got %v", err)
+	_, err := natsbus.OpenRun(t.Context(), b.conn(), cfg)
+	var differs *bus.Differs
+	if !errors.Is(err, bus.ErrFingerprint) || !errors.As(err, &differs) || differs.ModelHash != cfg.Spec.Model.Hash || string(differs.Config) != string(cfg.Config) {
+		t.Errorf("got %v, %+v", err, differs)
 	}
 }
 
@@ -471,11 +465,8 @@ func TestPortInUse(t *testing.T) {
 }
 
 func TestWasteIsNotFencedAndCountedOnce(t *testing.T) {
-	b := newBed(t)
 	ctx := t.Context()
-	r := b.open()
-	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
-	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	b, r := newWave(t, 1, 1)
 	stale := lease(t, b.join("w1"))
 	must(t, stale.Release(ctx))
 	fresh := lease(t, b.join("w2"))

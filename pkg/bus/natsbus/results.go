@@ -13,8 +13,10 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
+	"github.com/sheaf-rl/sheaf/pkg/wire"
 )
 
 // Headers of a result. They repeat what collection and filtering need, so that
@@ -117,12 +119,14 @@ func (r *Run) Follow(ctx context.Context, f func(bus.Receipt) error) error {
 		if err != nil {
 			return false, err
 		}
+		failpoint.Hit("c6")
 		return true, f(rec)
 	})
 }
 
 // Load reads stored results.
 func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Receipt, *rollout.Episode) error) error {
+	failpoint.Hit("c6b")
 	want := make(map[uint64]bus.Receipt, len(receipts))
 	waves := map[int64]bool{}
 	var filters []string
@@ -180,7 +184,7 @@ func (r *Run) Load(ctx context.Context, receipts []bus.Receipt, f func(bus.Recei
 // Drop removes a stored result. The message at its sequence may be another by
 // now, or gone: then there is nothing to remove.
 func (r *Run) Drop(ctx context.Context, rec bus.Receipt) error {
-	return r.c.retry(ctx, "drop damaged result", func(ctx context.Context) error {
+	return r.c.retry(ctx, "drop result", func(ctx context.Context) error {
 		raw, err := r.results.GetMsg(ctx, rec.Sequence)
 		if errors.Is(err, jetstream.ErrMsgNotFound) || err == nil && raw.Subject != r.n.result(rec.Episode) {
 			return nil
@@ -220,13 +224,30 @@ func (r *Run) record(ctx context.Context, rec bus.Receipt, m jetstream.Msg) (*ro
 		return nil, fmt.Errorf("result %d of episode %+v: %w: its digest is another", rec.Sequence, rec.Episode, bus.ErrDamaged)
 	}
 	e, err := r.c.codec.DecodeEpisode(data)
-	if err != nil {
+	switch {
+	case errors.Is(err, wire.ErrSchema):
+		// All the store is another version's. That is said, not worked around.
 		return nil, fmt.Errorf("result %d: %w", rec.Sequence, err)
+	case err == nil && e.ID != rec.Episode:
+		err = fmt.Errorf("it is of episode %+v", e.ID)
 	}
-	if e.ID != rec.Episode {
-		return nil, fmt.Errorf("result %d: %w: it is of episode %+v, stored as %+v", rec.Sequence, bus.ErrDamaged, e.ID, rec.Episode)
+	if err != nil {
+		return undecodable(rec, fmt.Errorf("result %d of episode %+v: %w", rec.Sequence, rec.Episode, err)), nil
 	}
 	return e, nil
+}
+
+// undecodable is the episode of a record that is stored as it was written and
+// that nobody can read. Reading it again would not help, nor would its worker,
+// which would write the same; so it costs this episode. One call stands for what
+// its head says was generated.
+func undecodable(rec bus.Receipt, err error) *rollout.Episode {
+	f := rollout.NewFailure(rollout.BoundaryWorker, "undecodable", false, err)
+	e := &rollout.Episode{ID: rec.Episode, Attempt: rec.Attempt, Outcome: rollout.OutcomeFailed, Failure: f}
+	if n := rec.CompletionTokens; n > 0 {
+		e.Generations = []rollout.GenerationRecord{{Attempt: rec.Attempt, OutputLen: int(n), Fate: rollout.FateFailed, Failure: f}}
+	}
+	return e
 }
 
 // Waste returns the waste reported behind a sequence.

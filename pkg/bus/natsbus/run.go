@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
@@ -66,6 +67,7 @@ const (
 	ackWaitReplicas = 10 * time.Second // a leader election takes 4 to 9 s
 	maxJobsInFlight = 4096
 	nodeTTL         = 6 * time.Second
+	openWait        = time.Minute
 )
 
 // OpenRun creates the run on the bus or takes it over, under a new epoch. From
@@ -75,6 +77,10 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	// The calls below outlive a restart of the server; a server that is gone ends
+	// them.
+	ctx, cancel := context.WithTimeoutCause(ctx, openWait, fmt.Errorf("run %s could not be opened within %s", n.run, openWait))
+	defer cancel()
 	r := &Run{c: c, n: n}
 	if err := r.createStreams(ctx, cfg.MaxResultBytes); err != nil {
 		return nil, err
@@ -84,23 +90,40 @@ func OpenRun(ctx context.Context, c *Conn, cfg RunConfig) (*Run, error) {
 	}
 	state := r.state
 	if state.Fingerprint != "" && state.Fingerprint != cfg.Fingerprint {
-		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, bus.ErrFingerprint)
+		return nil, fmt.Errorf("run %s: %w: use another run.name, or --fresh to start this one anew", n.run, r.differs(ctx))
 	}
 	state.Epoch++
 	state.Fingerprint = cfg.Fingerprint
 	state.Closed = false // a finished run may be given more steps
+	failpoint.Hit("c0")
 	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryOpen, State: state}); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("c1")
 	if err := r.refreshFences(ctx); err != nil {
 		return nil, err
 	}
+	failpoint.Hit("c1b")
 	r.swept = -1 // what came before this process may have been killed as well
 	if err := r.Sweep(ctx); err != nil {
 		return nil, err
 	}
 	r.entry = wire.RunTable{Schema: wire.Schema, Version: cfg.Version, Spec: cfg.Spec, Config: cfg.Config}
 	return r, r.putEntry(ctx)
+}
+
+// differs says what the stored run was opened with. The table may lack it, after
+// a crash or of another version: then nobody knows.
+func (r *Run) differs(ctx context.Context) *bus.Differs {
+	entry, err := r.table.Get(ctx, runKey)
+	if err != nil {
+		return &bus.Differs{}
+	}
+	stored, err := wire.DecodeRunTable(entry.Value())
+	if err != nil {
+		return &bus.Differs{}
+	}
+	return &bus.Differs{ModelHash: stored.Spec.Model.Hash, Config: stored.Config}
 }
 
 // DeleteRun removes all of a run from the bus. A run that is not there is no
@@ -128,18 +151,19 @@ func (r *Run) putEntry(ctx context.Context) error {
 
 func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
 	replicas := r.c.cfg.Replicas
-	stream := func(name, subjects string, retention jetstream.RetentionPolicy, maxBytes int64) (jetstream.Stream, error) {
-		s, err := r.c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
-			Name: name, Subjects: []string{subjects}, Retention: retention, Storage: jetstream.FileStorage,
-			Replicas: replicas, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
-			// A replica may answer a direct get from the past; a lease mark not yet
-			// there would then look like a trimmed wave.
-			AllowDirect: replicas == 1,
+	stream := func(name, subjects string, retention jetstream.RetentionPolicy, maxBytes int64) (s jetstream.Stream, err error) {
+		err = r.c.retry(ctx, "create stream "+name, func(ctx context.Context) error {
+			var err error
+			s, err = r.c.js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{
+				Name: name, Subjects: []string{subjects}, Retention: retention, Storage: jetstream.FileStorage,
+				Replicas: replicas, MaxBytes: maxBytes, Discard: jetstream.DiscardNew,
+				// A replica may answer a direct get from the past; a lease mark not yet
+				// there would then look like a trimmed wave.
+				AllowDirect: replicas == 1,
+			})
+			return err
 		})
-		if err != nil {
-			return nil, classify("create stream "+name, err)
-		}
-		return s, nil
+		return s, err
 	}
 	if maxResultBytes == 0 {
 		maxResultBytes = -1
@@ -160,21 +184,31 @@ func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
 	}
 	// No BackOff: it would replace AckWait. No delivery limit: a job past it would
 	// lie in the stream for ever; poison is judged by lease marks.
-	_, err = r.jobs.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
-		Durable: workers, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxDeliver: -1,
-		MaxAckPending: maxJobsInFlight, FilterSubject: r.n.root + "jobs.*.*",
+	err = r.c.retry(ctx, "create job consumer", func(ctx context.Context) error {
+		_, err := r.jobs.CreateOrUpdateConsumer(ctx, jetstream.ConsumerConfig{
+			Durable: workers, AckPolicy: jetstream.AckExplicitPolicy, AckWait: wait, MaxDeliver: -1,
+			MaxAckPending: maxJobsInFlight, FilterSubject: r.n.root + "jobs.*.*",
+		})
+		return err
 	})
 	if err != nil {
-		return classify("create job consumer", err)
+		return err
 	}
-	r.table, err = r.c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: r.n.table(), History: 1, Replicas: replicas, LimitMarkerTTL: time.Minute,
+	err = r.c.retry(ctx, "create run table", func(ctx context.Context) error {
+		var err error
+		r.table, err = r.c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
+			Bucket: r.n.table(), History: 1, Replicas: replicas, LimitMarkerTTL: time.Minute,
+		})
+		return err
 	})
 	if err != nil {
-		return classify("create run table", err)
+		return err
 	}
-	r.blobs, err = r.c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: r.n.blobs(), Replicas: replicas})
-	return classify("create blob store", err)
+	return r.c.retry(ctx, "create blob store", func(ctx context.Context) error {
+		var err error
+		r.blobs, err = r.c.js.CreateOrUpdateObjectStore(ctx, jetstream.ObjectStoreConfig{Bucket: r.n.blobs(), Replicas: replicas})
+		return err
+	})
 }
 
 // replay reads the log as it stands.
@@ -182,12 +216,17 @@ func (r *Run) replay(ctx context.Context) error {
 	var entries []rollout.LedgerEntry
 	r.entries = nil
 	for seq := uint64(1); ; {
-		raw, err := r.ledger.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(r.n.log()))
+		var raw *jetstream.RawStreamMsg
+		err := r.c.retry(ctx, "read ledger", func(ctx context.Context) error {
+			var err error
+			raw, err = r.ledger.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(r.n.log()))
+			return err
+		})
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			break
 		}
 		if err != nil {
-			return classify("read ledger", err)
+			return err
 		}
 		e, err := r.c.codec.DecodeEntry(raw.Data)
 		if err != nil {
@@ -196,6 +235,7 @@ func (r *Run) replay(ctx context.Context) error {
 		entries = append(entries, e)
 		r.entries = append(r.entries, entryAt(raw.Sequence, e))
 		seq = raw.Sequence + 1
+		failpoint.Hit("c0b")
 	}
 	var err error
 	r.state, r.open, err = rollout.Replay(entries)
@@ -300,6 +340,7 @@ func (r *Run) refreshFence(ctx context.Context, stream jetstream.Stream, subject
 	}
 	// The nonce makes a retry after a lost answer recognisable.
 	nonce := uuid.NewString()
+	failpoint.Hit("c1c")
 	ack, err := r.c.publish(ctx, op, &nats.Msg{Subject: subject, Data: []byte(nonce)},
 		jetstream.WithExpectLastSequenceForSubject(last, subject))
 	seq := uint64(0)
@@ -354,10 +395,12 @@ func (r *Run) Open() []rollout.Plan {
 func (r *Run) Plan(ctx context.Context, p rollout.Plan) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failpoint.Hit("c2")
 	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryPlan, State: r.state.Planned(p), Plan: &p}); err != nil {
 		return err
 	}
 	r.open = append(r.open, p)
+	failpoint.Hit("c3")
 	return nil
 }
 
@@ -368,7 +411,12 @@ func (r *Run) Commit(ctx context.Context, m rollout.Manifest) error {
 	state := r.state
 	state.NextStep++
 	state.WasteSeen = max(state.WasteSeen, m.WasteSeen)
-	return r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m})
+	failpoint.Hit("c6c")
+	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m}); err != nil {
+		return err
+	}
+	failpoint.Hit("c7")
+	return nil
 }
 
 // Close appends the end of the run and tells the workers.
@@ -380,6 +428,7 @@ func (r *Run) Close(ctx context.Context) error {
 	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryClosed, State: state}); err != nil {
 		return err
 	}
+	failpoint.Hit("c13")
 	r.entry.Ended = true
 	return r.putEntry(ctx)
 }
@@ -389,11 +438,13 @@ func (r *Run) Close(ctx context.Context) error {
 func (r *Run) Trim(ctx context.Context, below int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	failpoint.Hit("c8")
 	for wave := r.state.Trimmed; wave < below; wave++ {
 		for _, p := range []struct {
 			stream jetstream.Stream
 			kind   string
 		}{{r.results, "res"}, {r.jobs, "jobs"}} {
+			failpoint.Hit("c9") // the second time: results purged, jobs not
 			subject := fmt.Sprintf("%s%s.%d.>", r.n.root, p.kind, wave)
 			err := r.c.retry(ctx, "purge "+subject, func(ctx context.Context) error {
 				return p.stream.Purge(ctx, jetstream.WithPurgeSubject(subject))
@@ -403,6 +454,7 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 			}
 		}
 	}
+	failpoint.Hit("c10")
 	if below > r.state.Trimmed {
 		state := r.state
 		state.Trimmed = below
@@ -410,6 +462,7 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 			return err
 		}
 	}
+	failpoint.Hit("c11")
 	if seen := r.state.WasteSeen; seen > 0 {
 		err := r.c.retry(ctx, "purge waste", func(ctx context.Context) error {
 			return r.results.Purge(ctx, jetstream.WithPurgeSubject(r.n.waste()), jetstream.WithPurgeSequence(seen+1))
@@ -428,6 +481,7 @@ func (r *Run) Trim(ctx context.Context, below int64) error {
 	if err := r.refreshFences(ctx); err != nil {
 		return err
 	}
+	failpoint.Hit("c12")
 	return r.compact(ctx)
 }
 
@@ -539,6 +593,18 @@ func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
 		return nil
 	})
 	return found, err
+}
+
+// Held looks at the log's tail.
+func (r *Run) Held(ctx context.Context) error {
+	_, last, err := r.tail(ctx)
+	if err != nil {
+		return err
+	}
+	if mine := r.State().Epoch; last.State.Epoch > mine {
+		return fmt.Errorf("run %s: %w: epoch %d is open, this one is %d", r.n.run, bus.ErrFenced, last.State.Epoch, mine)
+	}
+	return nil
 }
 
 // Broken is an error when the embedded server can no longer store.

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/sheaf-rl/sheaf/internal/failpoint"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
 )
@@ -61,7 +62,12 @@ func (r *Run) Submit(ctx context.Context, jobs []rollout.Job) error {
 	if err := r.publishAll(ctx, "write lease marks", marks); err != nil {
 		return err
 	}
-	return r.publishAll(ctx, "queue jobs", msgs)
+	failpoint.Hit("c3b")
+	if err := r.publishAll(ctx, "queue jobs", msgs); err != nil {
+		return err
+	}
+	failpoint.Hit("c5")
+	return nil
 }
 
 func (r *Run) complete(stored map[string]uint64, j rollout.Job) bool {
@@ -104,6 +110,7 @@ type fenced struct {
 func (r *Run) publishAll(ctx context.Context, op string, msgs []fenced) error {
 	futures := make([]jetstream.PubAckFuture, len(msgs))
 	for i, m := range msgs {
+		failpoint.Hit("c4")
 		f, err := r.c.js.PublishMsgAsync(m.msg, jetstream.WithExpectLastSequenceForSubject(m.fence, m.subject), jetstream.WithMsgID(m.id))
 		if err != nil {
 			continue // repeated below

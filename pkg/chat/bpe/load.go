@@ -273,6 +273,11 @@ func (l *loader) finish() (*Tokenizer, error) {
 		return nil, err
 	}
 	t.prefix, t.suffix = l.postProcessor.prefix, l.postProcessor.suffix
+	for _, id := range slices.Concat(t.prefix, t.suffix) {
+		if _, ok := t.Token(id); !ok {
+			return nil, invalid("the post-processor adds the id %d, which has no token", id)
+		}
+	}
 	return t, nil
 }
 

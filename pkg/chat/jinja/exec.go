@@ -105,14 +105,19 @@ func (rt *runtime) write(s string) error {
 	return rt.room(len(rt.out))
 }
 
-// capture returns what run writes. It writes behind what is there already and is
-// cut off again, so that a macro needs no buffer of its own.
-func (rt *runtime) capture(run func() error) (string, error) {
+// capture returns what a body writes. It writes behind what is there already and
+// is cut off again, so that a macro needs no buffer of its own.
+func (rt *runtime) capture(f *frame, body []stmt) (string, control, error) {
 	start := len(rt.out)
-	err := run()
+	c, err := execAll(f, body)
+	return rt.cut(start), c, err
+}
+
+// cut takes back what was written from a point on.
+func (rt *runtime) cut(start int) string {
 	text := string(rt.out[start:])
 	rt.out = rt.out[:start]
-	return text, err
+	return text
 }
 
 // at adds the line to an error that has none.
@@ -240,11 +245,7 @@ func assign(f *frame, t target, v Value) error {
 
 func (s *setBlockStmt) exec(f *frame) (control, error) {
 	inner := f.rt.enter(s.scope, f)
-	c := goOn
-	text, err := f.rt.capture(func() (err error) {
-		c, err = execAll(inner, s.body)
-		return err
-	})
+	text, c, err := f.rt.capture(inner, s.body)
 	if err != nil || c != goOn {
 		return c, err
 	}
@@ -270,11 +271,7 @@ func applyFilters(f *frame, chain expr, text string) (Value, error) {
 
 func (s *filterStmt) exec(f *frame) (control, error) {
 	inner := f.rt.enter(s.scope, f)
-	c := goOn
-	text, err := f.rt.capture(func() (err error) {
-		c, err = execAll(inner, s.body)
-		return err
-	})
+	text, c, err := f.rt.capture(inner, s.body)
 	if err != nil || c != goOn {
 		return c, err
 	}

@@ -12,6 +12,7 @@ import (
 // written by scripts/chatmodels/golden_jinja.py.
 type goldenCase struct {
 	Template string
+	File     string // in the folder of our own templates, if Template is empty
 	Vars     json.RawMessage
 	Text     string
 	Error    string
@@ -26,6 +27,16 @@ func goldenCases(t testing.TB) []goldenCase {
 	var cases []goldenCase
 	if err := json.Unmarshal(data, &cases); err != nil {
 		t.Fatal(err)
+	}
+	for i := range cases {
+		if cases[i].File == "" {
+			continue
+		}
+		source, err := os.ReadFile(filepath.Join("..", "templates", cases[i].File))
+		if err != nil {
+			t.Fatal(err)
+		}
+		cases[i].Template = string(source)
 	}
 	return cases
 }

@@ -147,5 +147,7 @@ func (l *loopValue) recurse(rt *runtime, a args) (Value, error) {
 		return nil, err
 	}
 	defer rt.leaveCall()
-	return rt.capture(func() error { return l.stmt.run(l.around, a.pos[0], l.depth+1) })
+	start := len(rt.out)
+	err := l.stmt.run(l.around, a.pos[0], l.depth+1)
+	return rt.cut(start), err
 }

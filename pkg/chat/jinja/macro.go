@@ -34,10 +34,8 @@ func (m *macroValue) call(rt *runtime, a args) (Value, error) {
 	if err := m.bind(f, a); err != nil {
 		return nil, err
 	}
-	return rt.capture(func() error {
-		_, err := execAll(f, m.def.body)
-		return err
-	})
+	text, _, err := rt.capture(f, m.def.body)
+	return text, err
 }
 
 // bind gives the parameters their values.

@@ -47,6 +47,8 @@ type Warden struct {
 	mu    sync.Mutex
 	wards []*Ward
 	probe int64 // completion tokens of canaries since they were last taken
+	// counted are the engines' own totals at the last look.
+	counted []engine.Counters
 }
 
 // NewWarden returns a warden of the engines.
@@ -209,33 +211,35 @@ func (w *Warden) Rows() []rollout.EngineEntry {
 	return rows
 }
 
-// Completion sums the engines' own completion counters; nil unless every engine
-// shows one.
-func (w *Warden) Completion(ctx context.Context) *int64 {
-	counts := make(chan *int64, len(w.wards))
-	for _, ward := range w.wards {
-		go func() {
-			c, err := ward.Engine.Counters(ctx)
-			if err != nil {
-				c = engine.Counters{}
+// Grown is what the engines' own completion counters grew by since the last call.
+// It is nil at the first, unless every engine shows a counter, and where one was
+// started anew in between: what it made before nobody counts any more.
+func (w *Warden) Grown(ctx context.Context) *int64 {
+	now := make([]engine.Counters, len(w.wards))
+	var asking sync.WaitGroup
+	for i, ward := range w.wards {
+		asking.Go(func() {
+			if c, err := ward.Engine.Counters(ctx); err == nil {
+				now[i] = c
 			}
-			counts <- c.Completion
-		}()
+		})
 	}
+	asking.Wait()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := w.counted
+	w.counted = now
 	var sum int64
-	known := true
-	for range w.wards {
-		if n := <-counts; n != nil {
-			sum += *n
-		} else {
-			known = false
+	for i, c := range now {
+		if before == nil || c.Completion == nil || before[i].Completion == nil || *c.Completion < *before[i].Completion || !same(c.Started, before[i].Started) {
+			return nil
 		}
-	}
-	if !known {
-		return nil
+		sum += *c.Completion - *before[i].Completion
 	}
 	return &sum
 }
+
+func same(a, b *int64) bool { return a == b || a != nil && b != nil && *a == *b }
 
 // TakeProbeTokens returns the completion tokens of probes since the last call.
 func (w *Warden) TakeProbeTokens() int64 {

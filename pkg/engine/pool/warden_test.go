@@ -130,13 +130,30 @@ func TestWardenEndsWhenTheTableCannotBeWritten(t *testing.T) {
 	})
 }
 
-func TestWardenSumsCountersOnlyIfAllAreKnown(t *testing.T) {
-	silent := fit(0)
-	silent.counters.Completion = nil
-	if got := NewWarden(WardenConfig{}, []*Ward{ward("0", fit(3)), ward("1", fit(4))}).Completion(t.Context()); got == nil || *got != 7 {
-		t.Errorf("got %v, want 7", got)
+func TestWardenKnowsGrowthOnlyOfEnginesThatStayed(t *testing.T) {
+	count := func(g *guarded, completion, started int64) {
+		g.counters.Completion, g.counters.Started = rollout.Ptr(completion), rollout.Ptr(started)
 	}
-	if got := NewWarden(WardenConfig{}, []*Ward{ward("0", fit(3)), ward("1", silent)}).Completion(t.Context()); got != nil {
+	a, b := fit(0), fit(0)
+	w := NewWarden(WardenConfig{}, []*Ward{ward("0", a), ward("1", b)})
+	for i, tc := range []struct {
+		of0, of1, start1 int64
+		want             *int64
+	}{
+		{3, 4, 1, nil}, // the first look
+		{5, 9, 1, rollout.Ptr(int64(7))},
+		{6, 2, 2, nil}, // started anew
+		{7, 3, 2, rollout.Ptr(int64(2))},
+		{8, 9, 3, nil}, // started anew, and beyond the old count
+	} {
+		count(a, tc.of0, 1)
+		count(b, tc.of1, tc.start1)
+		if got := w.Grown(t.Context()); !same(got, tc.want) {
+			t.Errorf("look %d: got %v, want %v", i, got, tc.want)
+		}
+	}
+	b.counters.Completion = nil
+	if got := w.Grown(t.Context()); got != nil {
 		t.Errorf("got %d of an engine that shows none", *got)
 	}
 }

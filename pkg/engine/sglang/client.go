@@ -78,6 +78,9 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, errors.New("engine URL: must be http://host:port or https://host:port")
 	}
+	if u.User != nil { // errors and tables would show it
+		return nil, errors.New("engine URL: must not hold a user name or a password")
+	}
 	c := &Client{
 		id: cfg.ID, base: strings.TrimRight(cfg.URL, "/"), apiKey: cfg.APIKey,
 		control: cfg.ControlTimeout, maxReply: cfg.MaxReply,

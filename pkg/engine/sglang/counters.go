@@ -23,12 +23,14 @@ func counterNames(c *engine.Counters) map[string]**int64 {
 		"sglang:prompt_tokens_total":        &c.Prompt,
 		"sglang:cached_tokens_total":        &c.Cached,
 		"sglang:generation_tokens_total":    &c.Completion,
+		"process_start_time_seconds":        &c.Started,
 		"sheaf_sim_prompt_tokens_total":     &c.Prompt,
 		"sheaf_sim_cached_tokens_total":     &c.Cached,
 		"sheaf_sim_completion_tokens_total": &c.Completion,
 		"sheaf_sim_verify_total":            &c.Verify,
 		"sheaf_sim_proposed_tokens_total":   &c.Proposed,
 		"sheaf_sim_correct_tokens_total":    &c.Correct,
+		"sheaf_sim_start_milliseconds":      &c.Started,
 	}
 }
 
@@ -61,6 +63,10 @@ func (c *Client) Counters(ctx context.Context) (engine.Counters, error) {
 	return counters, nil
 }
 
+// maxTotal bounds an engine's own totals: a float64 counts up to there, and a sum
+// over a thousand engines fits 64 bits.
+const maxTotal = 1 << 53
+
 var errSample = errors.New("not a sample of the Prometheus text format")
 
 // parseCounters sums each counter over its label sets (ranks, models).
@@ -88,13 +94,15 @@ func parseCounters(text []byte) (engine.Counters, error) {
 			return c, fmt.Errorf("%w: %q", errSample, line)
 		}
 		v, err := strconv.ParseFloat(fields[0], 64)
-		if err != nil || math.IsNaN(v) || v < 0 || v > 1<<53 {
+		if err != nil || math.IsNaN(v) || v < 0 || v > maxTotal {
 			return c, fmt.Errorf("%w: %q", errSample, line)
 		}
 		if *into == nil {
 			*into = new(int64)
 		}
-		**into += int64(v)
+		if **into += int64(v); **into > maxTotal {
+			return c, fmt.Errorf("%w: the sum at %q is above %d", errSample, line, int64(maxTotal))
+		}
 	}
 	return c, lines.Err()
 }

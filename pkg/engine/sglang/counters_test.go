@@ -21,9 +21,11 @@ func TestParseCounters(t *testing.T) {
 			"sglang:generation_tokens_total{model_name=\"a b{}\",dp_rank=\"0\"} 1.5e+03\nsglang:generation_tokens_total{dp_rank=\"1\"} 7 1700000000\n" +
 			"sglang:prompt_tokens_total 3.0\n", engine.Counters{Completion: p(1507), Prompt: p(3)}, nil},
 		{"a simulated engine", "sheaf_sim_verify_total 2\nsheaf_sim_correct_tokens_total 0\n", engine.Counters{Verify: p(2), Correct: p(0)}, nil},
+		{"starts", "process_start_time_seconds 1.76450800053e+09\n", engine.Counters{Started: p(1764508000)}, nil},
 		{"a name that only begins so", "sglang:generation_tokens_total_created 5\n", engine.Counters{}, nil},
 		{"no value", "sglang:generation_tokens_total{}\n", engine.Counters{}, errSample},
 		{"no number", "sglang:generation_tokens_total NaN\n", engine.Counters{}, errSample},
+		{"a sum beyond belief", "sglang:generation_tokens_total{r=\"0\"} 9007199254740992\nsglang:generation_tokens_total{r=\"1\"} 1\n", engine.Counters{}, errSample},
 		{"negative", "sglang:generation_tokens_total -1\n", engine.Counters{}, errSample},
 	}
 	for _, tc := range cases {

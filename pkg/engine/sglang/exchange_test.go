@@ -234,6 +234,7 @@ func TestConcurrentCallsKeepTheirReplies(t *testing.T) {
 		group.Go(func() {
 			req := testRequest()
 			req.PromptIDs = []int32{n * 50}
+			req.Sampling.MaxNewTokens = int(n) * 50
 			g, err := c.Generate(t.Context(), req)
 			if err != nil {
 				t.Errorf("%v", err)

@@ -1,7 +1,9 @@
 package sglang
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -30,7 +32,9 @@ type reply struct {
 	// fault is the error event of a stream.
 	fault *wireFault
 
-	kept    []byte
+	kept []byte
+	// seen are the keys met so far that a reply has once.
+	seen    []string
 	scanner scanner
 }
 
@@ -75,6 +79,44 @@ type wireSpan struct {
 	End     int64    `json:"end"`
 }
 
+// UnmarshalJSON refuses a field that stands twice.
+func (f *wireFinish) UnmarshalJSON(data []byte) error {
+	type plain wireFinish
+	return errors.Join(uniqueKeys(data), json.Unmarshal(data, (*plain)(f)))
+}
+
+// UnmarshalJSON refuses a field that stands twice.
+func (s *wireSpan) UnmarshalJSON(data []byte) error {
+	type plain wireSpan
+	return errors.Join(uniqueKeys(data), json.Unmarshal(data, (*plain)(s)))
+}
+
+// uniqueKeys fails if data is an object with a key that stands twice, in whatever
+// case: encoding/json would take the last one (hazard 42).
+func uniqueKeys(data []byte) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return err
+	}
+	var seen []string
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return err
+		}
+		key, _ := t.(string)
+		if slices.ContainsFunc(seen, func(s string) bool { return strings.EqualFold(s, key) }) {
+			return fmt.Errorf("%q stands twice", key)
+		}
+		seen = append(seen, key)
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // wireText is a string that some version may write as a number.
 type wireText string
 
@@ -113,10 +155,14 @@ func (r *reply) value() error {
 	r.ids, r.probs, r.probIDs = r.ids[:0], r.probs[:0], r.probIDs[:0]
 	r.hasIDs, r.hasProbs, r.fault = false, false, nil
 	r.meta = wireMeta{}
+	r.seen = r.seen[:0]
 	r.kept = append(r.kept[:0], '{')
 	err := s.object(func(key string) error {
 		switch key {
 		case "output_ids":
+			if err := r.once(key); err != nil {
+				return err
+			}
 			if none, err := s.null(); err != nil || none {
 				return err
 			}
@@ -125,10 +171,13 @@ func (r *reply) value() error {
 			r.hasIDs = true
 			return err
 		case "meta_info":
+			if err := r.once(key); err != nil {
+				return err
+			}
 			return s.object(r.metaField)
 		case "error":
 			var raw []byte
-			if err := s.skip(&raw); err != nil {
+			if err := errors.Join(r.once(key), s.skip(&raw)); err != nil {
 				return err
 			}
 			r.fault = parseFault(raw)
@@ -148,9 +197,22 @@ func (r *reply) value() error {
 	return nil
 }
 
+// once fails when a field that we read stands a second time: which of the two is
+// the reply's, nobody can say (hazard 42).
+func (r *reply) once(key string) error {
+	if slices.Contains(r.seen, key) {
+		return fmt.Errorf("%w: %q stands twice", errSyntax, key)
+	}
+	r.seen = append(r.seen, key)
+	return nil
+}
+
 func (r *reply) metaField(key string) error {
 	s := &r.scanner
 	if key == "output_token_logprobs" {
+		if err := r.once(key); err != nil {
+			return err
+		}
 		if none, err := s.null(); err != nil || none {
 			return err
 		}
@@ -161,6 +223,9 @@ func (r *reply) metaField(key string) error {
 	}
 	if !slices.Contains(metaKeys, key) {
 		return s.skip(nil)
+	}
+	if err := r.once(key); err != nil {
+		return err
 	}
 	if len(r.kept) > 1 {
 		r.kept = append(r.kept, ',')
@@ -197,7 +262,7 @@ func (m *wireMeta) draftCounts() (correct, proposed *int64, dialect string) {
 	return correct, proposed, dialect
 }
 
-// engineMeta puts meta_info into our words. Counts that cannot be are an error.
+// engineMeta puts meta_info into our words.
 func (m *wireMeta) engineMeta() (rollout.EngineMeta, error) {
 	correct, proposed, dialect := m.draftCounts()
 	out := rollout.EngineMeta{
@@ -214,6 +279,9 @@ func (m *wireMeta) engineMeta() (rollout.EngineMeta, error) {
 		out.Spec.Histogram = m.SpecAcceptHist
 	}
 	for _, span := range m.WeightVersions {
+		if span.Start == span.End { // new weights came before another token did
+			continue
+		}
 		out.WeightVersions = append(out.WeightVersions, rollout.VersionSpan{Version: string(span.Version), Start: span.Start, End: span.End})
 	}
 	if m.Finish != nil {
@@ -222,18 +290,6 @@ func (m *wireMeta) engineMeta() (rollout.EngineMeta, error) {
 			return out, err
 		}
 		out.Finish = finish
-	}
-	for _, c := range []struct {
-		name string
-		n    *int64
-	}{
-		{"prompt_tokens", out.PromptTokens}, {"cached_tokens", out.CachedTokens}, {"completion_tokens", out.CompletionTokens},
-		{"reasoning_tokens", out.ReasoningTokens}, {"spec_verify_ct", out.Spec.Verify},
-		{"the count of correct drafts", correct}, {"the count of proposed drafts", proposed},
-	} {
-		if c.n != nil && *c.n < 0 {
-			return out, fmt.Errorf("%s is %d", c.name, *c.n)
-		}
 	}
 	return out, nil
 }

@@ -163,6 +163,12 @@ func FuzzReply(f *testing.F) {
 	f.Add([]byte(`{"error":{"message":"m"}} `), 3)
 	f.Add([]byte(`{"a":[{"b":"\\\""},-1e5,true],"output_ids":null}`), 2)
 	f.Add(synthetic(20, true), 64)
+	for _, tc := range implausible {
+		f.Add([]byte(tc.reply.body()), 9)
+	}
+	for _, tc := range counts {
+		f.Add([]byte(tc.body()), 9)
+	}
 	f.Fuzz(func(t *testing.T, data []byte, chunk int) {
 		var whole, parts reply
 		err := whole.decode(bytes.NewReader(data), 1<<20)
@@ -187,6 +193,22 @@ func FuzzReply(f *testing.F) {
 		g, _ := (&Client{}).call(req, func(g *rollout.Generation, req *engine.Request) *engine.Error { return judge(&whole, req, g) })
 		if len(g.OutputIDs) != len(g.LogProbs) {
 			t.Fatalf("%d ids, %d log-probs", len(g.OutputIDs), len(g.LogProbs))
+		}
+		// Nothing is stored that cannot be restored.
+		var s rollout.Sample
+		if g.Fate == rollout.FateFinished {
+			if err := s.Append(g); err != nil {
+				t.Fatalf("a reply that was taken is no sample: %v", err)
+			}
+			if _, err := rollout.RestoreSample(s.State()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		spec := g.Meta.Spec
+		for _, n := range []*int64{g.Meta.PromptTokens, g.Meta.CachedTokens, g.Meta.CompletionTokens, spec.Verify, spec.Correct, spec.Proposed} {
+			if n != nil && (*n < 0 || *n > int64(max(len(g.OutputIDs), req.Sampling.MaxNewTokens))*maxDrafts) {
+				t.Fatalf("a count of %d for %d tokens: %+v", *n, len(g.OutputIDs), g.Meta)
+			}
 		}
 		// encoding/json agrees, where it takes the text at all: it knows no NaN,
 		// merges repeated keys and folds their case.
@@ -229,7 +251,7 @@ func BenchmarkDecode(b *testing.B) {
 		b.Run(strconv.Itoa(n), func(b *testing.B) {
 			src := bytes.NewReader(data)
 			req := testRequest()
-			req.ID = "x"
+			req.ID, req.PromptIDs, req.Sampling.MaxNewTokens = "x", make([]int32, 10), n
 			var r reply
 			b.SetBytes(int64(len(data)))
 			b.ReportAllocs()

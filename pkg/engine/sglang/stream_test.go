@@ -27,7 +27,7 @@ func event(ids []int32, count int, finish string) string {
 	}
 	spec := ""
 	if finish != "null" {
-		spec = `,"spec_verify_ct":3`
+		spec = `,"spec_verify_ct":1`
 	}
 	return fmt.Sprintf("data: {\"text\":\"t\",\"output_ids\":[%s],\"meta_info\":{\"finish_reason\":%s,\"completion_tokens\":%d,\"output_token_logprobs\":[%s]%s}}\n\n",
 		strings.Join(list, ","), finish, count, strings.Join(probs, ","), spec)
@@ -107,7 +107,7 @@ func TestStream(t *testing.T) {
 			if tc.fate == "" {
 				tc.fate = rollout.FateFinished
 			}
-			if g.Fate != tc.fate || g.Meta.Spec.Verify == nil || *g.Meta.Spec.Verify != 3 {
+			if g.Fate != tc.fate || g.Meta.Spec.Verify == nil || *g.Meta.Spec.Verify != 1 {
 				t.Errorf("fate %q, spec %+v", g.Fate, g.Meta.Spec)
 			}
 		})

@@ -461,13 +461,26 @@ func TestAPIKey(t *testing.T) {
 }
 
 func TestStub(t *testing.T) {
-	engine := newEngine(t, func(c *sim.Config) { c.Stub = 5 })
-	r := generate(t, engine, object{"rid": "mine", "input_ids": []int{1, 2, 3}, "return_logprob": true})
-	if r.Meta.ID != "mine" || r.Meta.Prompt != 3 || r.Meta.Completion != 5 || len(r.OutputIDs) != 5 || len(r.Meta.Logprobs) != 5 || r.Meta.FinishReason.Type != "stop" {
-		t.Errorf("the stub answers %+v", r)
+	cases := []struct {
+		name     string
+		sampling object
+		want     int
+	}{
+		{"no limit", object{}, 5},
+		{"a limit beyond it", object{"max_new_tokens": 9}, 5},
+		{"a limit below it", object{"max_new_tokens": 3}, 3},
 	}
-	if got := counter(t, engine, "sheaf_sim_completion_tokens_total"); got != 5 {
-		t.Errorf("%g tokens counted, want 5", got)
+	for _, tc := range cases {
+		t.Run(tc.name, func(t *testing.T) {
+			engine := newEngine(t, func(c *sim.Config) { c.Stub = 5 })
+			r := generate(t, engine, object{"rid": "mine", "sampling_params": tc.sampling, "input_ids": []int{1, 2, 3}, "return_logprob": true})
+			if r.Meta.ID != "mine" || r.Meta.Prompt != 3 || r.Meta.Completion != tc.want || len(r.OutputIDs) != tc.want || len(r.Meta.Logprobs) != tc.want || r.Meta.FinishReason.Type != "stop" {
+				t.Errorf("the stub answers %+v", r)
+			}
+			if got := counter(t, engine, "sheaf_sim_completion_tokens_total"); got != float64(tc.want) {
+				t.Errorf("%g tokens counted, want %d", got, tc.want)
+			}
+		})
 	}
 }
 

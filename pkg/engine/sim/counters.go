@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // counters are the engine's true totals: what a client's books must add up to.
 type counters struct {
@@ -14,10 +18,13 @@ type counters struct {
 	requests   *prometheus.CounterVec
 }
 
-func newCounters(registry prometheus.Registerer) (*counters, error) {
+func newCounters(registry prometheus.Registerer, began time.Time) (*counters, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
+	// Another start has other totals, also where they have passed the old ones.
+	start := prometheus.NewGauge(prometheus.GaugeOpts{Name: "sheaf_sim_start_milliseconds", Help: "When these totals began at 0."})
+	start.Set(float64(began.UnixMilli()))
 	c := &counters{
 		received:   counter("sheaf_sim_received_total", "Requests taken in."),
 		prompt:     counter("sheaf_sim_prompt_tokens_total", "Prompt tokens of requests that were started."),
@@ -30,7 +37,7 @@ func newCounters(registry prometheus.Registerer) (*counters, error) {
 			Name: "sheaf_sim_requests_total", Help: "Requests ended, by how.",
 		}, []string{"fate"}),
 	}
-	for _, m := range []prometheus.Collector{c.received, c.prompt, c.cached, c.completion, c.verify, c.proposed, c.correct, c.requests} {
+	for _, m := range []prometheus.Collector{start, c.received, c.prompt, c.cached, c.completion, c.verify, c.proposed, c.correct, c.requests} {
 		if err := registry.Register(m); err != nil {
 			return nil, err
 		}

@@ -147,7 +147,7 @@ func New(config Config) (*Engine, error) {
 			return nil, err
 		}
 	}
-	counts, err := newCounters(config.Registry)
+	counts, err := newCounters(config.Registry, config.Clock.Now())
 	if err != nil {
 		return nil, fmt.Errorf("register the engine's metrics: %w", err)
 	}

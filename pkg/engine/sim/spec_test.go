@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -18,7 +19,7 @@ func newScheduler(t testing.TB, steps int) *scheduler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	counts, err := newCounters(prometheus.NewRegistry())
+	counts, err := newCounters(prometheus.NewRegistry(), time.Time{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,17 +10,26 @@ import (
 
 // stub answers /generate with the same tokens every time: an engine that costs
 // next to nothing, for measuring what drives engines. Of a request it reads only
-// the id and the length of input_ids.
+// the id, the length of input_ids and max_new_tokens.
 type stub struct {
+	engine     *Engine
 	counts     *counters
 	completion int
 	head, tail []byte // of the reply: the rid goes between them, the prompt length after
 	buffers    sync.Pool
 }
 
-// newStub prepares a reply of n tokens: digits and, as the last one, the first
-// end-of-sequence token.
 func newStub(e *Engine, n int) *stub {
+	return &stub{
+		engine: e, counts: e.sched.counts, completion: n,
+		head: stubHead(e, n), tail: []byte(`,"prompt_tokens":`),
+		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
+	}
+}
+
+// stubHead prepares a reply of n tokens, up to its id: digits and, as the last
+// one, the first end-of-sequence token.
+func stubHead(e *Engine, n int) []byte {
 	ids, text := make([]int32, n), make([]byte, 0, n)
 	for i := range n - 1 {
 		text = append(text, byte('0'+i%10))
@@ -40,11 +49,7 @@ func newStub(e *Engine, n int) *stub {
 		head = append(strconv.AppendFloat(append(head, '['), -0.5-float64(i%7)/8, 'g', -1, 32), ',')
 		head = append(appendInt(head, int(id)), ",null]"...)
 	}
-	return &stub{
-		counts: e.sched.counts, completion: n,
-		head: append(head, `],"id":`...), tail: []byte(`,"prompt_tokens":`),
-		buffers: sync.Pool{New: func() any { return new(bytes.Buffer) }},
-	}
+	return append(head, `],"id":`...)
 }
 
 func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -62,12 +67,17 @@ func (s *stub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	rid := after(body, `"rid"`, '"')
 	rid = rid[:max(0, bytes.IndexByte(rid, '"'))]
+	completion, head := s.completion, s.head
+	if most := number(after(body, `"max_new_tokens"`, ':')); most > 0 && most < completion {
+		// It asks whether the engine works. That is rare, and may cost something.
+		completion, head = most, stubHead(s.engine, most)
+	}
 	s.counts.received.Inc()
 	s.counts.prompt.Add(float64(prompt))
-	s.counts.completion.Add(float64(s.completion))
+	s.counts.completion.Add(float64(completion))
 	s.counts.fate(finishStop)
 	n := len(body)
-	buf.Write(s.head)
+	buf.Write(head)
 	buf.WriteByte('"')
 	buf.Write(rid)
 	buf.WriteByte('"')
@@ -92,4 +102,16 @@ func after(body []byte, key string, open byte) []byte {
 		return nil
 	}
 	return rest[j+1:]
+}
+
+// number is the number that b begins with, 0 for none.
+func number(b []byte) int {
+	n := 0
+	for _, c := range bytes.TrimLeft(b, " ") {
+		if c < '0' || c > '9' || n > 1<<30 {
+			break
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
 }
