@@ -171,7 +171,7 @@ func parityRun(t *testing.T, engine, mode, agent string) figures {
 		"data: {prompts: configs/data/arithmetic.jsonl}",
 		"engines: [{url: '" + engine + "'}]",
 		"rollout: {mode: " + mode + ", batch_size: 6, n_samples_per_prompt: 1, max_context_len: 512, sampling: {max_new_tokens: 24}}",
-		"reward: {type: exact}", "api: {listen: '127.0.0.1:0'}",
+		"reward: {type: exact}",
 	}
 	if mode == "session" {
 		lines = append(lines, "session: {agent: {http: '"+agent+"'}}")
@@ -329,7 +329,7 @@ func TestSessionBooks(t *testing.T) {
 		"run: {name: books, steps: 2, seed: 5, out: "+out+"}", "model: {path: configs/models/tiny, family: qwen3}",
 		"data: {prompts: configs/data/arithmetic.jsonl}", "engines: [{sim: {speculative: true}}]",
 		"rollout: {mode: session, batch_size: 4, n_samples_per_prompt: 4, max_context_len: 512, sampling: {max_new_tokens: 24}}",
-		"session: {matcher: loose_tool_call, agent: {http: '"+agent.URL+"'}}", "reward: {type: agent}", "api: {listen: '127.0.0.1:0'}")
+		"session: {matcher: loose_tool_call, agent: {http: '"+agent.URL+"'}}", "reward: {type: agent}")
 	code, text := start(t, "controller", "run", cfg).wait(time.Minute)
 	if code != 0 {
 		t.Fatalf("exit code %d\n%s", code, text)
