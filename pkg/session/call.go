@@ -130,9 +130,7 @@ func (c *Call) generate(ctx context.Context, r engine.Request, stream bool) (g r
 		return g, err
 	}
 	// What could not be merged into a sample must not become a part of the session.
-	probe := g
-	probe.PromptIDs = r.PromptIDs[len(r.PromptIDs)-1:]
-	if err := new(rollout.Sample).Append(probe); err != nil {
+	if err := c.check(g); err != nil {
 		g.Fate = rollout.FateFailed
 		g.Failure = rollout.NewFailure(rollout.BoundaryEngine, string(engine.BadReply), true, err)
 		return g, &engine.Error{Reason: engine.BadReply, Engine: g.Engine, Err: err}
@@ -141,6 +139,16 @@ func (c *Call) generate(ctx context.Context, r engine.Request, stream bool) (g r
 	c.publish(c.parser.Next(c.decoder.Next(c.session.cfg.Family.TrimStop(c.held)...) + c.decoder.Flush()))
 	c.publish(c.parser.Finish())
 	return g, nil
+}
+
+// check tells whether a generation may become part of the session: the engine saw
+// the parent's tokens first, and the merger takes what it made.
+func (c *Call) check(g rollout.Generation) error {
+	if _, _, err := c.node.parent.prompt(g.PromptIDs, c.session.cfg.Family.MaxTrim()); err != nil {
+		return err
+	}
+	g.PromptIDs = g.PromptIDs[max(0, len(g.PromptIDs)-1):] // the merger copies all of it
+	return new(rollout.Sample).Append(g)
 }
 
 // take hands new tokens to the parser, but for one at the end that may be the end

@@ -189,6 +189,7 @@ func TestLyingEngine(t *testing.T) {
 		"too few log-probs": func(g *rollout.Generation) { g.LogProbs = g.LogProbs[1:] },
 		"not a number":      func(g *rollout.Generation) { g.LogProbs[0] /= g.LogProbs[0] },
 		"finish reason":     func(g *rollout.Generation) { g.Meta.Finish.Type = "tired" },
+		"no prompt":         func(g *rollout.Generation) { g.PromptIDs = nil },
 	} {
 		st := NewStore()
 		s, err := st.Open(Config{Family: family, Engine: liar{fixed{out}, lie}, Sampling: rollout.Sampling{MaxNewTokens: 9}})
@@ -254,4 +255,33 @@ func FuzzMatch(f *testing.F) {
 			call.Release()
 		}
 	})
+}
+
+// An engine that saw other tokens than the session holds is not believed.
+func TestPromptThatContradicts(t *testing.T) {
+	model, family := tiny(t)
+	st := NewStore()
+	defer st.Close()
+	lie := false
+	s, err := st.Open(Config{
+		Family: family, Sampling: rollout.Sampling{MaxNewTokens: 9},
+		Engine: liar{fixed{model.Tokenizer().Encode("fine<|im_end|>", false)}, func(g *rollout.Generation) {
+			if lie {
+				g.PromptIDs = append([]int32{7}, g.PromptIDs[1:]...)
+			}
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ask(s, []said{{"user", "x"}}, true); err != nil {
+		t.Fatal(err)
+	}
+	lie = true
+	if _, err := ask(s, []said{{"user", "x"}, {"assistant", "fine"}, {"user", "y"}}, true); !errors.Is(err, ErrContradiction) {
+		t.Errorf("error %v", err)
+	}
+	if st := s.Stats(); st.Turns != 1 {
+		t.Errorf("%+v", st)
+	}
 }

@@ -93,12 +93,25 @@ func (n *node) lastToken() int32 {
 	}
 }
 
-// verify tells whether tokens are those of the path to n.
-func (n *node) verify(tokens []int32) error {
-	if own := n.appendTokens(nil, n.length); !slices.Equal(own, tokens) {
-		return fmt.Errorf("%w: %d tokens held, %d given, the first difference is at %d", ErrContradiction, len(own), len(tokens), differAt(own, tokens))
+// shared is how many tokens of the path to n are the first of ids.
+func (n *node) shared(ids []int32) int {
+	at := 0
+	path := n.path()
+	for i, k := range path {
+		end := k.length
+		if i+1 < len(path) {
+			end = path[i+1].base // the next turn may drop the last token
+		}
+		for _, part := range [][]int32{k.gap, k.out} {
+			part = part[:min(len(part), end-at)]
+			same := differAt(part, ids[at:])
+			at += same
+			if same < len(part) {
+				return at
+			}
+		}
 	}
-	return nil
+	return at
 }
 
 func differAt(a, b []int32) int {
@@ -122,15 +135,14 @@ func newTree() *tree {
 	return &tree{root: root, tip: root, seed: maphash.MakeSeed()}
 }
 
-// prompt splits a prompt into what it keeps of the parent's tokens and what it
-// adds. maxTrim of the parent's last tokens may go.
+// prompt splits a prompt that an engine saw into what it keeps of n's tokens and what
+// it adds. maxTrim of n's last tokens may go.
 func (n *node) prompt(ids []int32, maxTrim int) (base int, gap []int32, err error) {
-	held := n.appendTokens(nil, n.length)
-	base = differAt(held, ids)
-	if base < len(held)-maxTrim {
-		return 0, nil, fmt.Errorf("%w: token %d of %d differs", ErrContradiction, base, len(held))
+	base = n.shared(ids)
+	if base < n.length-maxTrim {
+		return 0, nil, fmt.Errorf("%w: token %d of %d differs", ErrContradiction, base, n.length)
 	}
-	return base, slices.Clone(ids[base:]), nil
+	return base, ids[base:], nil
 }
 
 // add commits a generation. The node's request, base, gap and reply are set.
