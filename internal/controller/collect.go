@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/sheaf-rl/sheaf/pkg/bus"
@@ -13,18 +14,53 @@ import (
 
 // follow puts the head of every stored result into the inbox until ctx ends.
 func (c *Controller) follow(ctx context.Context) error {
-	err := c.Config.Run.Follow(ctx, func(r bus.Receipt) error {
-		select {
-		case c.inbox <- r:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
+	for ctx.Err() == nil {
+		once, cancel := context.WithCancelCause(ctx)
+		stop := context.AfterFunc(c.refollow.wait(), func() { cancel(errAgain) })
+		err := c.Config.Run.Follow(once, func(r bus.Receipt) error {
+			select {
+			case c.inbox <- r:
+				return nil
+			case <-once.Done():
+				return context.Cause(once)
+			}
+		})
+		stop()
+		ended := once.Err() != nil // by us, or with the run: no fault of the bus
+		cancel(nil)
+		if err != nil && !ended {
+			return err
 		}
-	})
-	if ctx.Err() != nil && errors.Is(err, context.Cause(ctx)) {
-		return nil
 	}
-	return err
+	return nil
+}
+
+// errAgain ends one reading of the heads, so that another begins from the first.
+var errAgain = errors.New("read the stored results again")
+
+// trigger lets one goroutine wait for the next call of another.
+type trigger struct {
+	mu     sync.Mutex
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// wait returns a context that ends with the next fire.
+func (t *trigger) wait() context.Context {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.ctx == nil || t.ctx.Err() != nil {
+		t.ctx, t.cancel = context.WithCancel(context.Background())
+	}
+	return t.ctx
+}
+
+func (t *trigger) fire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cancel != nil {
+		t.cancel()
+	}
 }
 
 // take notes a receipt. The first one of an episode counts.
@@ -105,6 +141,9 @@ func (c *Controller) wait(ctx context.Context, w *wave, missing int, idle time.D
 			cause = ErrNoEngine
 		}
 		return fmt.Errorf("%w: waited for %s; the run can be resumed", cause, on)
+	}
+	if err := c.Config.Run.Sweep(ctx); err != nil {
+		return err
 	}
 	return c.Config.Run.Submit(ctx, w.jobs)
 }

@@ -119,6 +119,7 @@ type Controller struct {
 	Config
 	inbox    chan bus.Receipt
 	receipts map[rollout.EpisodeID]bus.Receipt
+	refollow trigger // fired when known receipts turned out to be wrong
 	metrics  *metricsFile
 	board    board
 	told     map[string]bool // keys of failures that the observer knows
@@ -282,7 +283,12 @@ func (c *Controller) steps(ctx context.Context) error {
 			}
 		}
 		if state.NextStep >= c.Steps {
-			return c.Config.Run.Close(ctx)
+			if err := c.Config.Run.Close(ctx); err != nil {
+				return err
+			}
+			// Nobody comes after this one: what a crash of the server has brought
+			// back since the last sweep would stay.
+			return c.Config.Run.Sweep(ctx)
 		}
 		if err := c.step(ctx, state); err != nil {
 			return err

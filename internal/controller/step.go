@@ -321,5 +321,6 @@ func (c *Controller) drop(ctx context.Context, receipts []bus.Receipt) error {
 		}
 		delete(c.receipts, r.Episode)
 	}
+	c.refollow.fire() // an episode may be stored elsewhere already
 	return nil
 }

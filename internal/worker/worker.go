@@ -199,6 +199,9 @@ func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) err
 					return
 				}
 				fail(err)
+				if errors.Is(err, bus.ErrMaybeStored) {
+					return // as waste it might count a second time
+				}
 			} else {
 				fail(context.Cause(ctx))
 			}

@@ -110,7 +110,8 @@ type Run interface {
 	// It is idempotent.
 	Submit(ctx context.Context, jobs []rollout.Job) error
 	// Follow calls f for the head of every stored result, those stored before
-	// first, until ctx ends or f fails.
+	// first, until ctx ends or f fails. After a loss of the connection it begins
+	// again from the first.
 	Follow(ctx context.Context, f func(Receipt) error) error
 	// Load reads stored results and calls f for each, in any order. Records that do
 	// not match their receipts are reported as [*Damaged], after the others were read.

@@ -38,6 +38,9 @@ var (
 	// ErrFenced: somebody newer holds this job or this run, or the wave is
 	// trimmed. Stop, and write nothing more under this claim.
 	ErrFenced = errors.New("fenced: a newer holder exists")
+	// ErrMaybeStored comes with ErrFenced when an earlier try of the same write had
+	// no answer: it may be stored.
+	ErrMaybeStored = errors.New("an earlier try may have been stored")
 	// ErrFull: the store has no room; the write may be repeated once there is.
 	ErrFull = errors.New("store is full")
 	// ErrUnavailable: the broker gave no answer in time.

@@ -249,6 +249,13 @@ func (c *Conn) disconnected() {
 	}
 }
 
+// alive is a context that ends when the connection is lost the next time.
+func (c *Conn) alive() context.Context {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.live
+}
+
 func (c *Conn) reconnected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -267,9 +274,7 @@ func (c *Conn) outage() (time.Duration, int) {
 
 // bound returns ctx bounded by d and by the life of the current connection.
 func (c *Conn) bound(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
-	c.mu.Lock()
-	live := c.live
-	c.mu.Unlock()
+	live := c.alive()
 	ctx, cancelCause := context.WithCancelCause(ctx)
 	ctx, cancel := context.WithTimeout(ctx, d)
 	stop := context.AfterFunc(live, func() { cancelCause(errDisconnected) })
@@ -317,7 +322,9 @@ func (c *Conn) retry(ctx context.Context, op string, f func(ctx context.Context)
 // was lost comes back as ErrFenced; the caller looks who wrote it.
 func (c *Conn) publish(ctx context.Context, op string, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
 	var ack *jetstream.PubAck
+	tries := 0
 	err := c.retry(ctx, op, func(ctx context.Context) error {
+		tries++
 		var err error
 		ack, err = c.js.PublishMsg(ctx, msg, append(opts, jetstream.WithRetryAttempts(0))...)
 		if err == nil && failpoint.Hit("answer") {
@@ -325,5 +332,8 @@ func (c *Conn) publish(ctx context.Context, op string, msg *nats.Msg, opts ...je
 		}
 		return err
 	})
+	if tries > 1 && errors.Is(err, bus.ErrFenced) {
+		err = fmt.Errorf("%w: %w", bus.ErrMaybeStored, err)
+	}
 	return ack, err
 }

@@ -51,7 +51,7 @@ type Member struct {
 	// was stopped.
 	stalled chan struct{}
 	once    sync.Once
-	work    sync.WaitGroup  // heartbeat and table watch
+	work    sync.WaitGroup  // heartbeat and watch of the run's row
 	ctx     context.Context // of both
 	cancel  context.CancelFunc
 	mu      sync.Mutex
@@ -90,35 +90,27 @@ func Join(ctx context.Context, c *Conn, cfg MemberConfig) (*Member, error) {
 		}
 	}
 	m.ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	watch, err := m.table.Watch(m.ctx, runKey)
+	updates, err := m.watch(m.ctx, runKey)
 	if err != nil {
 		m.cancel()
-		return nil, classify("watch run table", err)
+		return nil, err
 	}
 	m.beaten = time.Now()
 	m.work.Go(m.beat)
-	m.work.Go(func() { m.watchEnd(watch) })
+	m.work.Go(func() { m.watchEnd(updates) })
 	return m, nil
 }
 
 // watchEnd closes ended when the run's entry says that the run is finished.
-func (m *Member) watchEnd(watch jetstream.KeyWatcher) {
-	defer func() { _ = watch.Stop() }() // the context ends it as well
-	for {
-		select {
-		case <-m.ctx.Done():
-			return
-		case update, ok := <-watch.Updates():
-			if !ok {
-				return
-			}
-			if update == nil || update.Operation() != jetstream.KeyValuePut {
-				continue
-			}
-			if rt, err := wire.DecodeRunTable(update.Value()); err == nil && rt.Ended {
-				close(m.ended)
-				return
-			}
+func (m *Member) watchEnd(updates <-chan jetstream.KeyValueEntry) {
+	ended := false
+	for update := range updates {
+		if ended || update == nil || update.Operation() != jetstream.KeyValuePut {
+			continue
+		}
+		if rt, err := wire.DecodeRunTable(update.Value()); err == nil && rt.Ended {
+			ended = true
+			close(m.ended)
 		}
 	}
 }
@@ -269,27 +261,16 @@ func (m *Member) Spec() rollout.RunSpec { return m.spec }
 
 // Engines returns the engine table and each new state of it.
 func (m *Member) Engines(ctx context.Context) (<-chan []rollout.EngineEntry, error) {
-	watch, err := m.table.Watch(ctx, engineKeys+"*")
+	updates, err := m.watch(ctx, engineKeys+"*")
 	if err != nil {
-		return nil, classify("watch engines", err)
+		return nil, err
 	}
 	out := make(chan []rollout.EngineEntry, 1)
 	go func() {
 		defer close(out)
-		defer func() { _ = watch.Stop() }() // ctx ends it as well
 		table := map[string]rollout.EngineEntry{}
 		complete := false
-		for {
-			var update jetstream.KeyValueEntry
-			var ok bool
-			select {
-			case <-ctx.Done():
-				return
-			case update, ok = <-watch.Updates():
-				if !ok {
-					return
-				}
-			}
+		for update := range updates {
 			switch {
 			case update == nil: // the state at the start was read
 				complete = true

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/sheaf-rl/sheaf/internal/leaktest"
 	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/bus/natsbus"
@@ -307,6 +310,28 @@ func TestStaleControllerIsFenced(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLostFencesAreWrittenAgain: a damaged store can take the fences with it.
+func TestLostFencesAreWrittenAgain(t *testing.T) {
+	b := newBed(t)
+	ctx := t.Context()
+	r := b.open()
+	must(t, r.Plan(ctx, rollout.Plan{Groups: 1, Episodes: 1}))
+	nc, err := nats.Connect("", nats.InProcessServer(natsbus.NATS(b.srv)))
+	must(t, err)
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	must(t, err)
+	for _, name := range []string{"SHEAF_JOBS_r1", "SHEAF_RESULTS_r1"} {
+		s, err := js.Stream(ctx, name)
+		must(t, err)
+		must(t, s.Purge(ctx))
+	}
+	must(t, r.Submit(ctx, jobs(0, 1, 1)))
+	l := lease(t, b.join("w1"))
+	must(t, l.Publish(ctx, episode(l.Job(), 0, 1)))
+	must(t, l.Done(ctx))
 }
 
 func TestResultAfterTrimIsRefused(t *testing.T) {

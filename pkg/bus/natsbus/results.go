@@ -276,19 +276,16 @@ func (r *Run) Waste(ctx context.Context, behind uint64) ([]rollout.Waste, uint64
 }
 
 // read feeds f the messages of the result stream until f says that it has
-// enough, ctx ends or, with stored set, no more are stored. Its consumer lives in the server's memory and is made anew, behind
-// the last message seen, whenever it is lost.
+// enough, ctx ends or, with stored set, no more are stored. Its consumer lives in
+// the server's memory. When it is lost, another begins from the first message: a
+// server that came back from a damaged store uses sequences again, so that new
+// messages may stand before the last one seen.
 func (r *Run) read(ctx context.Context, cfg jetstream.ConsumerConfig, stored bool, f func(m jetstream.Msg, seq, pending uint64) (more bool, err error)) error {
 	cfg.AckPolicy = jetstream.AckNonePolicy
 	cfg.MemoryStorage = true
 	cfg.Replicas = 1
 	cfg.InactiveThreshold = 6 * fetchWait
-	var last uint64
 	for {
-		if last > 0 {
-			cfg.DeliverPolicy = jetstream.DeliverByStartSequencePolicy
-			cfg.OptStartSeq = last + 1
-		}
 		var cons jetstream.Consumer
 		err := r.c.retry(ctx, "read results", func(ctx context.Context) error {
 			var err error
@@ -300,7 +297,7 @@ func (r *Run) read(ctx context.Context, cfg jetstream.ConsumerConfig, stored boo
 		}
 		done := stored && cons.CachedInfo().NumPending == 0
 		if !done {
-			done, err = r.drain(ctx, cons, &last, f)
+			done, err = r.drain(ctx, cons, stored, f)
 		}
 		// The consumer is of no use any more; the server would drop it by itself
 		// after a while, so a failure to do it now is no error.
@@ -315,7 +312,7 @@ func (r *Run) read(ctx context.Context, cfg jetstream.ConsumerConfig, stored boo
 
 // drain reads one consumer until f has enough (done), or the consumer is lost
 // (not done, no error).
-func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, f func(m jetstream.Msg, seq, pending uint64) (bool, error)) (done bool, err error) {
+func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, stored bool, f func(m jetstream.Msg, seq, pending uint64) (bool, error)) (done bool, err error) {
 	for {
 		if ctx.Err() != nil {
 			return true, context.Cause(ctx)
@@ -326,14 +323,15 @@ func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, 
 			cancel()
 			return false, nil
 		}
+		got := 0
 		for m := range batch.Messages() {
+			got++
 			meta, err := m.Metadata()
 			if err != nil {
 				cancel()
 				return true, fmt.Errorf("read results: %w", err)
 			}
 			more, err := f(m, meta.Sequence.Stream, meta.NumPending)
-			*last = meta.Sequence.Stream
 			if err != nil || !more {
 				cancel()
 				return true, err
@@ -341,6 +339,10 @@ func (r *Run) drain(ctx context.Context, cons jetstream.Consumer, last *uint64, 
 		}
 		cancel()
 		if err := batch.Error(); err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
+			return false, nil
+		}
+		if stored && got == 0 {
+			// What was pending may have been purged by another controller: count anew.
 			return false, nil
 		}
 	}

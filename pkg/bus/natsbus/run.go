@@ -232,6 +232,11 @@ func (r *Run) replay(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("ledger entry %d: %w", raw.Sequence, err)
 		}
+		if n := len(r.entries); n > 0 && raw.Sequence != r.entries[n-1].seq+1 {
+			// The log was shortened meanwhile, or a crash brought some of its front
+			// back: what stands before a gap is not needed any more.
+			entries, r.entries = nil, nil
+		}
 		entries = append(entries, e)
 		r.entries = append(r.entries, entryAt(raw.Sequence, e))
 		seq = raw.Sequence + 1
@@ -349,8 +354,13 @@ func (r *Run) refreshFence(ctx context.Context, stream jetstream.Stream, subject
 		seq = ack.Sequence
 	case errors.Is(err, bus.ErrFenced):
 		raw, lookErr := stream.GetLastMsgForSubject(ctx, subject)
-		if lookErr != nil || string(raw.Data) != nonce {
-			return 0, err
+		if lookErr != nil {
+			return 0, classify(op, lookErr)
+		}
+		if string(raw.Data) != nonce {
+			// Whoever was faster may have been fenced by our own entry: the log
+			// says who is newest.
+			return r.refreshFence(ctx, stream, subject)
 		}
 		seq = raw.Sequence
 	default:

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sheaf-rl/sheaf/internal/failpoint"
+	"github.com/sheaf-rl/sheaf/pkg/bus"
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 	"github.com/sheaf-rl/sheaf/pkg/wire"
 )
@@ -17,7 +18,24 @@ import (
 // Submit makes sure that each job is queued, or was and has all its results. The
 // jobs are of one wave. It writes what is missing: the first lease mark of a
 // group, then its job.
+//
+// A fence that is not there may have been lost with a damaged store: it is
+// written again once, which fails where somebody newer has the run.
 func (r *Run) Submit(ctx context.Context, jobs []rollout.Job) error {
+	err := r.submit(ctx, jobs)
+	if !errors.Is(err, bus.ErrFenced) {
+		return err
+	}
+	r.mu.Lock()
+	err = r.refreshFences(ctx)
+	r.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return r.submit(ctx, jobs)
+}
+
+func (r *Run) submit(ctx context.Context, jobs []rollout.Job) error {
 	if len(jobs) == 0 {
 		return nil
 	}
