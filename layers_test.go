@@ -22,6 +22,7 @@ var mayImport = map[string][]string{
 	"internal/buildinfo":   nil,
 	"internal/failpoint":   nil,
 	"internal/leaktest":    nil,
+	"internal/proc":        nil,
 	"internal/safetensors": nil,
 
 	"pkg/chat/internal/unidata":  nil,
@@ -40,18 +41,20 @@ var mayImport = map[string][]string{
 	"pkg/bus":         {"pkg/rollout"},
 	"internal/config": {"pkg/rollout"},
 
-	"pkg/engine/sglang": {"pkg/engine", "pkg/rollout"},
-	"pkg/engine/pool":   {"pkg/engine", "pkg/rollout"},
-	"pkg/engine/sim":    {"pkg/chat", "pkg/rollout", "internal/safetensors"},
-	"pkg/feed":          {"pkg/step", "pkg/wire", "pkg/rollout"},
-	"pkg/bus/natsbus":   {"pkg/bus", "pkg/wire", "pkg/rollout", "internal/failpoint"},
+	"pkg/engine/sglang":  {"pkg/engine", "pkg/rollout"},
+	"pkg/engine/pool":    {"pkg/engine", "pkg/rollout"},
+	"pkg/engine/sim":     {"pkg/chat", "pkg/rollout", "internal/safetensors"},
+	"pkg/session":        {"pkg/engine", "pkg/chat", "pkg/rollout"},
+	"pkg/session/server": {"pkg/session", "pkg/engine", "pkg/chat", "pkg/rollout"},
+	"pkg/feed":           {"pkg/step", "pkg/wire", "pkg/rollout"},
+	"pkg/bus/natsbus":    {"pkg/bus", "pkg/wire", "pkg/rollout", "internal/failpoint"},
 
-	"internal/worker":     {"pkg/bus", "pkg/engine", "pkg/reward", "pkg/rollout"},
+	"internal/worker":     {"pkg/bus", "pkg/chat", "pkg/engine", "pkg/reward", "pkg/session", "pkg/rollout", "internal/proc"},
 	"internal/controller": {"pkg/bus", "pkg/step", "pkg/wire", "pkg/rollout"},
 }
 
 // wiring lists the folders that may import anything: they name the adapters.
-var wiring = []string{"cmd", "scripts", "e2e"}
+var wiring = []string{"cmd", "examples", "scripts", "e2e"}
 
 // owners lists the folders that alone may import a library.
 var owners = map[string][]string{

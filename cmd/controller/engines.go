@@ -40,7 +40,7 @@ func (r *runner) engines(ctx context.Context, model *chat.Model) (*pool.Warden, 
 		switch {
 		case e.Sim != nil:
 			for range e.Sim.Count {
-				url, err := r.startSim(model, e.Sim.Speculative)
+				url, err := r.startSim(model, *e.Sim)
 				if err != nil {
 					return nil, err
 				}
@@ -93,9 +93,18 @@ func terms(cfg *config.Config, model *chat.Model) pool.Terms {
 }
 
 // startSim serves a simulated engine on a free port of the loopback interface.
-func (r *runner) startSim(model *chat.Model, speculative bool) (string, error) {
+func (r *runner) startSim(model *chat.Model, s config.Sim) (string, error) {
 	conf := sim.Config{ModelPath: r.cfg.Model.Path, Tokenizer: model.Tokenizer(), RandomSeed: r.cfg.Run.Seed, Log: r.log.With("part", "simengine")}
-	if speculative {
+	if s.Script != "" {
+		text, err := os.ReadFile(s.Script)
+		if err != nil {
+			return "", usageError{fmt.Errorf("simulated engine: %w", err)}
+		}
+		if conf.Script, err = sim.ParseScript(text); err != nil {
+			return "", usageError{fmt.Errorf("%s: %w", s.Script, err)}
+		}
+	}
+	if s.Speculative {
 		conf.Speculation = &sim.Speculation{Algorithm: "EAGLE", Steps: simDraftSteps}
 	}
 	eng, err := sim.New(conf)

@@ -248,7 +248,7 @@ func (r *runner) open(ctx context.Context, conn *natsbus.Conn, model *chat.Model
 		Spec: rollout.RunSpec{
 			Run: cfg.Run.Name, Seed: cfg.Run.Seed, Mode: cfg.Rollout.Mode,
 			Model:  rollout.ModelSpec{Path: path, Hash: model.Hash(), Family: cfg.Model.Family, TemplateKwargs: cfg.Data.ChatTemplateKwargs},
-			Reward: rollout.RewardSpec{Type: cfg.Reward.Type}, Slots: cfg.Worker.Slots, MaxAttempts: leaseTrys,
+			Reward: rollout.RewardSpec{Type: cfg.Reward.Type}, Session: sessionSpec(cfg), Slots: cfg.Worker.Slots, MaxAttempts: leaseTrys,
 		},
 		Version: buildinfo.Version(), Config: shown, Fingerprint: print,
 	})
@@ -311,6 +311,7 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.
 	if r.cfg.Worker.Embedded {
 		w, err := assemble.NewWorker(ctx, conn, assemble.Options{
 			Member: natsbus.MemberConfig{Run: r.cfg.Run.Name, Worker: "w-" + uuid.NewString()[:8], InProcess: r.cfg.NATS.Embedded}, Log: r.log.With("part", "worker"),
+			AgentEnv: agentEnv(r.cfg, true),
 		})
 		if err != nil {
 			return err
@@ -333,7 +334,7 @@ func (r *runner) controllerConfig(engines *pool.Warden, prompts *prompt.Source, 
 	ro := cfg.Rollout
 	deadline := time.Duration(ro.EpisodeDeadline)
 	if deadline == 0 {
-		deadline = autoDeadline(ro.Sampling.MaxNewTokens)
+		deadline = autoDeadline(cfg)
 	}
 	stall := time.Duration(ro.StepDeadline)
 	if stall == 0 {
@@ -359,9 +360,14 @@ func (r *runner) controllerConfig(engines *pool.Warden, prompts *prompt.Source, 
 }
 
 // autoDeadline gives an episode a minute and a tenth of a second per token: ten
-// tokens a second is slower than any engine that is worth waiting for.
-func autoDeadline(maxNewTokens int) time.Duration {
-	return time.Minute + time.Duration(maxNewTokens)*100*time.Millisecond
+// tokens a second is slower than any engine that is worth waiting for. An agent may
+// fill its whole context, and its tools take time as well.
+func autoDeadline(cfg *config.Config) time.Duration {
+	tokens, base := cfg.Rollout.Sampling.MaxNewTokens, time.Minute
+	if cfg.Rollout.Mode == rollout.ModeSession {
+		tokens, base = min(cfg.Session.MaxSeqLen, cfg.Rollout.MaxContextLen), 5*time.Minute
+	}
+	return base + time.Duration(tokens)*100*time.Millisecond
 }
 
 // waitForWorkers lets the workers of a finished run hear of its end before the

@@ -93,6 +93,8 @@ type Engine struct {
 type Sim struct {
 	Count       int  `json:"count"`
 	Speculative bool `json:"speculative"`
+	// Script is a file with a prior on what replies say, for demos with tools.
+	Script string `json:"script,omitempty"`
 }
 
 // Launch asks for engines that Sheaf starts.
@@ -174,22 +176,35 @@ type Async struct {
 
 // Session configures session mode.
 type Session struct {
-	Backend   string       `json:"backend"`
-	Listen    string       `json:"listen"`
-	Advertise string       `json:"advertise"`
-	Matcher   string       `json:"matcher"`
+	Backend   string `json:"backend"`
+	Listen    string `json:"listen"`
+	Advertise string `json:"advertise"`
+	// Matcher says how closely an agent's copy of the history must be ours: "strict",
+	// "loose_tool_call" or "role_content_only".
+	Matcher string `json:"matcher"`
+	// Policy is "tree", or "linear" to refuse what does not go on from the last turn
+	// or the one before it.
+	Policy    string       `json:"policy"`
 	MaxSeqLen int          `json:"max_seq_len"`
 	MaxTurns  int          `json:"max_turns"`
 	TTL       AutoDuration `json:"ttl"`
-	Agent     Agent        `json:"agent"`
+	// MaxSamplesPerEpisode bounds the samples of one episode; 0 = all.
+	MaxSamplesPerEpisode int `json:"max_samples_per_episode"`
+	// FanOutReward says whether the samples of an episode get its reward each
+	// ("copy") or a share of it ("divide").
+	FanOutReward string `json:"fan_out_reward"`
+	Agent        Agent  `json:"agent"`
 }
 
 // Agent is the program that plays an episode: a command or an HTTP service.
 type Agent struct {
 	Exec []string `json:"exec"`
 	HTTP string   `json:"http"`
-	// Env holds NAME=value entries.
+	// Env holds NAME=value entries, and names of variables to pass on.
 	Env []Secret `json:"env"`
+	// ExitStatus says what becomes of an episode by its agent's exit status: "train",
+	// "mask", "drop" or "retry".
+	ExitStatus map[string]string `json:"exit_status"`
 }
 
 // Reward configures the verifier.

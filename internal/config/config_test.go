@@ -85,26 +85,46 @@ func TestLoadBad(t *testing.T) {
 				"c.yaml:13: rollout.sampling.top_p: must be above 0 and at most 1",
 				"c.yaml:14: rollout.sampling.max_new_token: unknown key; did you mean max_new_tokens?",
 				"c.yaml:15: rollout.episode_deadline: must be a length of time with its unit, such as 30s or 5m, or auto",
-				`c.yaml:16: reward.type: "exakt" is not one of: exact, math`,
+				`c.yaml:16: reward.type: "exakt" is not one of: exact, math, agent`,
 			},
 		},
 		{
 			name: "features not built",
 			text: "model: {path: m}\ndata: {prompts: p}\nengines:\n- sim: {speculative: true}\n- launch: {gpus: 8}\nreward: {type: exact, timeout: 3s}\n" +
-				"rollout:\n  mode: session\n  surplus: keep\n  partial: {enabled: true}\n  async: {enabled: true}\n  dynamic_filter: exec:x\n" +
-				"eval: [{name: a, prompts: p}]\nsession: {max_turns: 4}\nworker: {advertise: {ifname: eth0}}\n",
+				"rollout:\n  mode: direct\n  surplus: keep\n  partial: {enabled: true}\n  async: {enabled: true}\n  dynamic_filter: exec:x\n" +
+				"eval: [{name: a, prompts: p}]\nsession: {backend: chat}\nworker: {advertise: {ifname: eth0}}\n",
 			want: []string{
 				"c.yaml:5: engines.1.launch: launching engines is not available",
 				"c.yaml:6: reward.timeout: a remote verifier is not available",
-				"c.yaml:8: rollout.mode: session mode is not available",
 				"c.yaml:9: rollout.surplus: keeping surplus groups is not available",
 				"c.yaml:10: rollout.partial: partial rollout is not available",
 				"c.yaml:11: rollout.async: asynchronous rollout is not available",
 				"c.yaml:12: rollout.dynamic_filter: a filter of your own is not available",
 				"c.yaml:13: eval: evaluation is not available",
-				"c.yaml:14: session: session mode is not available",
+				"c.yaml:14: session.backend: the chat backend is not available",
 				"c.yaml:15: worker.advertise: placement on many nodes is not available",
 			},
+		},
+		{
+			name: "session mode",
+			text: "model: {path: m, family: qwen3}\ndata: {prompts: p}\nengines: [{sim: {}}]\nrollout: {mode: session}\nreward: {type: exact}\n" +
+				"worker: {embedded: false}\nsession:\n  matcher: lenient\n  policy: bush\n  fan_out_reward: keep\n  agent:\n    exec: [a]\n    http: http://h/run\n" +
+				"    env: [A=1, 'not a name']\n    exit_status: {tired: drop, killed: sell}\nnats: {listen: '127.0.0.1:4222'}\n",
+			want: []string{
+				`c.yaml:8: session.matcher: "lenient" is not one of: strict, loose_tool_call, role_content_only`,
+				`c.yaml:9: session.policy: "bush" is not one of: tree, linear`,
+				`c.yaml:10: session.fan_out_reward: "keep" is not one of: copy, divide`,
+				"c.yaml:11: session.agent: has both exec and http",
+				"c.yaml:14: session.agent.env.1: must be NAME=value",
+				"c.yaml:14: session.agent.env.0: a value stays in this process",
+				"c.yaml:15: session.agent.exit_status.killed: must be train, mask, drop or retry",
+				"c.yaml:15: session.agent.exit_status.tired: is no exit status",
+			},
+		},
+		{
+			name: "session mode without an agent",
+			text: minimal + "rollout: {mode: session}\n",
+			want: []string{"c.yaml:1: session.agent: is missing in session mode"},
 		},
 		{
 			name: "missing variables are named with their lines, others keep their values to themselves",

@@ -17,7 +17,9 @@ func defaults(v any) {
 			MaxContextLen: 4096, DynamicFilter: "none", Surplus: "drop",
 			Async: Async{MaxStaleness: 4, QueueFactor: 2},
 		}
-		v.Session = Session{Backend: "auto", Listen: "127.0.0.1:0", Matcher: "strict", MaxSeqLen: 4096, MaxTurns: 100}
+		v.Session = Session{
+			Backend: "auto", Listen: "127.0.0.1:0", Matcher: "strict", Policy: "tree", MaxSeqLen: 4096, MaxTurns: 100, FanOutReward: "copy",
+		}
 		v.Reward = Reward{Timeout: Duration(30 * time.Second), Retries: 3, Concurrency: 64}
 		v.Train = Train{
 			Estimator: "grpo", Normalize: true, StdNormalize: true, DPSize: 1, Packing: "first_fit_decreasing",

@@ -10,8 +10,7 @@ type feature struct {
 // unavailable is the whole list of what is not built. Building a feature ends
 // with deleting its row.
 var unavailable = []feature{
-	{"rollout.mode", func(c *Config, _ func(string) bool) bool { return c.Rollout.Mode == "session" }, "session mode"},
-	written("session", "session mode"),
+	{"session.backend", func(c *Config, _ func(string) bool) bool { return c.Session.Backend == "chat" }, "the chat backend"},
 	{"rollout.surplus", func(c *Config, _ func(string) bool) bool { return c.Rollout.Surplus == "keep" }, "keeping surplus groups"},
 	{"rollout.dynamic_filter", func(c *Config, _ func(string) bool) bool { return isHook(c.Rollout.DynamicFilter) }, "a filter of your own"},
 	{"rollout.partial", func(c *Config, _ func(string) bool) bool { return c.Rollout.Partial.Enabled }, "partial rollout"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"net"
 	"net/url"
@@ -34,6 +35,7 @@ func (c *Config) validate(r *report) {
 	c.validateEngines(r)
 	c.Rollout.validate(r)
 	c.Session.validate(r)
+	c.validateMode(r)
 	c.Reward.validate(r)
 	c.Train.validate(r)
 	c.validateEval(r)
@@ -199,15 +201,83 @@ func isHook(filter string) bool {
 	return strings.HasPrefix(filter, "exec:") || strings.HasPrefix(filter, "http:") || strings.HasPrefix(filter, "https:")
 }
 
+var (
+	exitStatuses = []string{"resolved", "unresolved", "agent_timeout", "context_exceeded", "env_failed", "eval_failed", "killed"}
+	envName      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
 func (s *Session) validate(r *report) {
 	r.oneOf("session.backend", s.Backend, "auto", "generate", "chat")
 	r.address("session.listen", s.Listen)
-	r.oneOf("session.matcher", s.Matcher, "strict", "lenient")
+	r.oneOf("session.matcher", s.Matcher, "strict", "loose_tool_call", "role_content_only")
+	r.oneOf("session.policy", s.Policy, "tree", "linear")
+	r.oneOf("session.fan_out_reward", s.FanOutReward, "copy", "divide")
 	r.between("session.max_seq_len", s.MaxSeqLen, 2, maxTokens)
 	r.between("session.max_turns", s.MaxTurns, 1, maxCount)
 	r.deadline("session.ttl", time.Duration(s.TTL))
-	if len(s.Agent.Exec) > 0 && s.Agent.HTTP != "" {
+	r.between("session.max_samples_per_episode", s.MaxSamplesPerEpisode, 0, maxCount)
+	if s.Advertise != "" {
+		r.serverURL("session.advertise", s.Advertise, "http", "https")
+	}
+	s.Agent.validate(r)
+}
+
+func (a *Agent) validate(r *report) {
+	if len(a.Exec) > 0 && a.HTTP != "" {
 		r.problem("session.agent", "has both exec and http; keep one")
+	}
+	if len(a.Exec) > 0 {
+		r.notEmpty("session.agent.exec.0", a.Exec[0], "name the program")
+	}
+	if a.HTTP != "" {
+		if u, err := url.Parse(a.HTTP); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			r.problem("session.agent.http", "must be a URL such as http://host:port/run")
+		}
+	}
+	for i, e := range a.Env {
+		if name, _, _ := strings.Cut(e.Reveal(), "="); !envName.MatchString(name) {
+			r.problem(fmt.Sprintf("session.agent.env.%d", i), "must be NAME=value, or the NAME of a variable to pass on")
+		}
+	}
+	for _, status := range slices.Sorted(maps.Keys(a.ExitStatus)) {
+		what := a.ExitStatus[status]
+		key := "session.agent.exit_status." + status
+		if !slices.Contains(exitStatuses, status) {
+			r.problem(key, "is no exit status; they are: %s", strings.Join(exitStatuses, ", "))
+		}
+		if !slices.Contains([]string{"train", "mask", "drop", "retry"}, what) {
+			r.problem(key, "must be train, mask, drop or retry")
+		}
+	}
+}
+
+// validateMode reports what session mode needs and does not have.
+func (c *Config) validateMode(r *report) {
+	agent := len(c.Session.Agent.Exec) > 0 || c.Session.Agent.HTTP != ""
+	if c.Rollout.Mode != "session" {
+		if c.Reward.Type == "agent" {
+			r.problem("reward.type", "agent needs rollout.mode: session; choose a verifier")
+		}
+		if agent {
+			r.warn("session.agent", "is not used in direct mode; set rollout.mode: session")
+		}
+		return
+	}
+	if !agent {
+		r.problem("session.agent", "is missing in session mode; set session.agent.exec to a command or session.agent.http to a URL")
+	}
+	if c.Model.Family == "default" {
+		r.warn("model.family", "default takes no tool calls out of replies; name the model's family if its agents use tools")
+	}
+	if !c.Worker.Embedded {
+		for i, e := range c.Session.Agent.Env {
+			if strings.Contains(e.Reveal(), "=") {
+				r.problem(fmt.Sprintf("session.agent.env.%d", i), "a value stays in this process and would not reach other workers; set the variable there and give its name alone")
+			}
+		}
+	}
+	if c.Reward.Type == "agent" && c.Rollout.DynamicFilter == "nonzero_std" {
+		r.warn("rollout.dynamic_filter", "drops groups in which no agent gives a reward")
 	}
 }
 
@@ -222,8 +292,8 @@ func (w *Reward) validate(r *report) {
 	r.between("reward.concurrency", w.Concurrency, 1, maxCount)
 }
 
-// rewardTypes are the verifiers of this version.
-var rewardTypes = []string{"exact", "math"}
+// rewardTypes are the verifiers of this version, and the agent's own word.
+var rewardTypes = []string{"exact", "math", "agent"}
 
 func (t *Train) validate(r *report) {
 	r.oneOf("train.estimator", t.Estimator, "grpo", "gspo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo")
@@ -267,6 +337,13 @@ func (c *Config) checkFiles(r *report) {
 			r.problem("data.prompts", "%s is a folder; name one file of JSON lines or Parquet in it", r.shown("data.prompts"))
 		case !info.Mode().IsRegular():
 			r.problem("data.prompts", "%s is a device or a pipe, which cannot be read twice; write its content to a file", r.shown("data.prompts"))
+		}
+	}
+	for i, e := range c.Engines {
+		if e.Sim != nil && e.Sim.Script != "" {
+			if info, err := os.Stat(e.Sim.Script); err != nil || !info.Mode().IsRegular() {
+				r.problem(engineKey(i, "sim.script"), "there is no file %s; paths are relative to the working directory", r.shown(engineKey(i, "sim.script")))
+			}
 		}
 	}
 	for _, f := range []struct{ key, path string }{

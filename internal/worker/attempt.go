@@ -52,7 +52,11 @@ func (a *attempt) run(ctx context.Context, promptErr error) (e *rollout.Episode)
 	}
 	bounded, cancel := context.WithTimeoutCause(ctx, a.job.EpisodeDeadline, errDeadline)
 	defer cancel()
-	failure := a.direct(bounded, e)
+	play := a.direct
+	if a.w.spec.Mode == rollout.ModeSession {
+		play = a.session
+	}
+	failure := play(bounded, e)
 	if failure != nil {
 		a.taken = ctx.Err() != nil
 		fail(e, failure)

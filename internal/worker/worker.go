@@ -30,7 +30,10 @@ type Config struct {
 	Member bus.Member
 	Engine engine.Generator
 	Text   Text
+	// Scorer is nil where agents alone give rewards.
 	Scorer reward.Scorer
+	// Sessions is needed by a run in session mode.
+	Sessions *Sessions
 	// Slots is the number of episodes that run at once.
 	Slots int
 	Log   *slog.Logger
@@ -59,7 +62,11 @@ func New(cfg Config) (*Worker, error) {
 	if cfg.Slots < 1 {
 		return nil, fmt.Errorf("worker slots: %d, want at least 1", cfg.Slots)
 	}
-	return &Worker{Config: cfg, spec: cfg.Member.Spec(), slots: newSlots(cfg.Slots), drain: make(chan struct{})}, nil
+	spec := cfg.Member.Spec()
+	if spec.Mode == rollout.ModeSession && (cfg.Sessions == nil || spec.Session == nil) {
+		return nil, errors.New("the run is in session mode and this worker has no sessions")
+	}
+	return &Worker{Config: cfg, spec: spec, slots: newSlots(cfg.Slots), drain: make(chan struct{})}, nil
 }
 
 // Drain makes Run return once the jobs it holds are done. It may be called at
@@ -160,7 +167,12 @@ func (w *Worker) work(ctx context.Context, l bus.Lease) {
 
 // episodes runs and stores the job's episodes, each in a slot.
 func (w *Worker) episodes(ctx context.Context, l bus.Lease, job rollout.Job) error {
-	ids, text, promptErr := w.Text.EncodePrompt(job.Prompt)
+	var ids []int32
+	var text string
+	var promptErr error
+	if w.spec.Mode != rollout.ModeSession { // an agent makes its own prompts
+		ids, text, promptErr = w.Text.EncodePrompt(job.Prompt)
+	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	var first error

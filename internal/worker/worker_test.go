@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -17,7 +18,13 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-func TestMain(m *testing.M) { leaktest.Main(m) }
+func TestMain(m *testing.M) {
+	if os.Getenv("SHEAF_TEST_AGENT") != "" {
+		testAgent() // this process is an agent of one of the tests
+		return
+	}
+	leaktest.Main(m)
+}
 
 // bed is a run on a real bus with one worker.
 type bed struct {
@@ -79,6 +86,11 @@ func one(context.Context, reward.Input) (reward.Result, error) {
 
 func newBed(t *testing.T, gen generator, score scorer, slots int) *bed {
 	t.Helper()
+	return newBedOf(t, rollout.RunSpec{Run: "r", Seed: 1, Slots: slots, MaxAttempts: 3}, worker.Config{Engine: gen, Text: text{}, Scorer: score})
+}
+
+func newBedOf(t *testing.T, spec rollout.RunSpec, cfg worker.Config) *bed {
+	t.Helper()
 	srv, err := natsbus.StartServer(natsbus.ServerConfig{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +102,7 @@ func newBed(t *testing.T, gen generator, score scorer, slots int) *bed {
 	}
 	t.Cleanup(conn.Close)
 	run, err := natsbus.OpenRun(t.Context(), conn, natsbus.RunConfig{
-		Spec: rollout.RunSpec{Run: "r", Seed: 1, Slots: slots, MaxAttempts: 3}, Version: "v", Fingerprint: "f",
+		Spec: spec, Version: "v", Fingerprint: "f",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +112,8 @@ func newBed(t *testing.T, gen generator, score scorer, slots int) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(member.Close)
-	w, err := worker.New(worker.Config{ID: "w", Member: member, Engine: gen, Text: text{}, Scorer: score, Slots: slots, Log: slog.New(slog.DiscardHandler)})
+	cfg.ID, cfg.Member, cfg.Slots, cfg.Log = "w", member, spec.Slots, slog.New(slog.DiscardHandler)
+	w, err := worker.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -240,3 +240,10 @@ func parseTemplate(source string) (*chatTemplate, error) {
 	}
 	return &chatTemplate{t, parts}, nil
 }
+
+// NewDecoder returns a decoder of one stream of the model's tokens, special ones
+// included.
+func (f *Family) NewDecoder() *Decoder { return f.model.tokenizer.NewDecoder(false) }
+
+// Decode returns the text of ids, special tokens included.
+func (f *Family) Decode(ids []int32) string { return f.model.tokenizer.Decode(ids, false) }

@@ -36,6 +36,35 @@ type Generator interface {
 	Generate(ctx context.Context, req Request) (rollout.Generation, error)
 }
 
+// Chunk is what one event of a stream adds. Its slices are valid until the
+// function they are handed to returns.
+type Chunk struct {
+	IDs []int32
+	// LogProbs has one entry per id, NaN for one that is null; it is empty where
+	// the engine sent none.
+	LogProbs []float32
+}
+
+// Streamer makes generations whose tokens are seen as they arrive.
+type Streamer interface {
+	// Stream is Generate that hands new tokens to emit, on the calling goroutine.
+	// An error from emit ends the call as canceled.
+	Stream(ctx context.Context, req Request, emit func(Chunk) error) (rollout.Generation, error)
+}
+
+// Stream is gen's own stream, or one chunk at the end where it has none.
+func Stream(ctx context.Context, gen Generator, req Request, emit func(Chunk) error) (rollout.Generation, error) {
+	if s, ok := gen.(Streamer); ok {
+		return s.Stream(ctx, req, emit)
+	}
+	g, err := gen.Generate(ctx, req)
+	if err == nil && len(g.OutputIDs) > 0 {
+		// The reply is whole: a reader that gave up changes nothing about it.
+		_ = emit(Chunk{IDs: g.OutputIDs, LogProbs: g.LogProbs})
+	}
+	return g, err
+}
+
 // Info is what an engine says of itself.
 type Info struct {
 	// Version is the engine software's version, "" when it does not say.

@@ -1,6 +1,15 @@
 package rollout
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
+
+// Modes of a run.
+const (
+	ModeDirect  = "direct"
+	ModeSession = "session"
+)
 
 // RunSpec is all that a worker must know of a run. The controller puts it in the
 // run table; it holds no secret.
@@ -12,6 +21,8 @@ type RunSpec struct {
 	Model ModelSpec
 	// Reward says how episodes are scored.
 	Reward RewardSpec
+	// Session is set in session mode.
+	Session *SessionSpec `json:",omitempty"`
 	// Slots is how many episodes a worker runs at once unless it was told
 	// otherwise.
 	Slots int
@@ -33,6 +44,35 @@ type ModelSpec struct {
 // RewardSpec configures a verifier.
 type RewardSpec struct {
 	Type string
+}
+
+// RewardByAgent is the reward type of runs whose agents give the rewards.
+const RewardByAgent = "agent"
+
+// SessionSpec says how episodes are played in session mode.
+type SessionSpec struct {
+	// Matcher compares an agent's history with ours; Linear refuses branches.
+	Matcher string
+	Linear  bool
+	// MaxSeqLen bounds a conversation in tokens, MaxTurns in engine calls.
+	MaxSeqLen int
+	MaxTurns  int
+	TTL       time.Duration
+	// Listen is the address of a worker's session server, Advertise the URL under
+	// which agents reach it; "" is the listening address.
+	Listen    string
+	Advertise string
+	// AgentExec or AgentHTTP is the agent. AgentEnv names variables of the worker's
+	// environment that it gets; their values are no part of the spec.
+	AgentExec []string
+	AgentHTTP string
+	AgentEnv  []string
+	// ExitStatus maps an agent's exit status to train, mask, drop or retry.
+	ExitStatus map[string]string
+	// MaxSamples bounds the samples of one episode; 0 is no limit. DivideReward
+	// divides an episode's reward among them, instead of giving it to each.
+	MaxSamples   int
+	DivideReward bool
 }
 
 // EngineState is where an engine stands. Only the controller writes it.

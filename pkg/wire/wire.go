@@ -18,7 +18,7 @@ import (
 // an older reader cannot take.
 //
 //	1  2026-11-30  first
-//	2  2026-11-30  EngineMeta.Implausible
+//	2  2026-11-30  EngineMeta.Implausible, and the run's session mode
 const Schema = 2
 
 // kind is the second byte of a record.

@@ -135,7 +135,7 @@ func drive(url string) error {
 		return err
 	}
 	request.ID = strings.Repeat("b", 32)
-	if _, err := client.Stream(ctx, request, func(sglang.Chunk) error { return nil }); err != nil {
+	if _, err := client.Stream(ctx, request, func(engine.Chunk) error { return nil }); err != nil {
 		return err
 	}
 	if _, err := client.Info(ctx); err != nil {

@@ -26,7 +26,10 @@ type Options struct {
 	ModelDir string
 	// Slots replaces the run's number of slots.
 	Slots int
-	Log   *slog.Logger
+	// AgentEnv are NAME=value entries of agents' environments that the run table
+	// does not hold.
+	AgentEnv []string
+	Log      *slog.Logger
 }
 
 // ErrModel reports a model folder that is not the run's.
@@ -40,8 +43,10 @@ type Worker struct {
 	Slots  int
 	member *natsbus.Member
 	pool   *pool.Pool
-	tables sync.WaitGroup
-	cancel context.CancelFunc
+	// sessions is nil in direct mode.
+	sessions *sessions
+	tables   sync.WaitGroup
+	cancel   context.CancelFunc
 }
 
 // NewWorker joins the run and makes a worker for it.
@@ -72,9 +77,11 @@ func newWorker(ctx context.Context, member *natsbus.Member, opt Options) (*Worke
 	if model.Hash() != spec.Model.Hash {
 		return nil, fmt.Errorf("%w: the tokenizer and chat template in %s are not those of run %s: name the right folder with --model", ErrModel, dir, spec.Run)
 	}
-	scorer, err := reward.New(spec.Reward)
-	if err != nil {
-		return nil, err
+	var scorer reward.Scorer
+	if spec.Reward.Type != rollout.RewardByAgent {
+		if scorer, err = reward.New(spec.Reward); err != nil {
+			return nil, err
+		}
 	}
 	slots := spec.Slots
 	if opt.Slots > 0 {
@@ -83,19 +90,24 @@ func newWorker(ctx context.Context, member *natsbus.Member, opt Options) (*Worke
 	engines := pool.New(pool.Config{Log: opt.Log, Dial: func(e rollout.EngineEntry) (pool.Engine, error) {
 		return sglang.New(sglang.Config{ID: e.ID, URL: e.URL})
 	}})
-	inner, err := worker.New(worker.Config{
-		ID: opt.Member.Worker, Member: member, Engine: engines, Text: text{model, spec.Model}, Scorer: scorer, Slots: slots, Log: opt.Log,
-	})
+	sessions, err := openSessions(spec, model, opt)
 	if err != nil {
 		return nil, errors.Join(err, engines.Close())
+	}
+	inner, err := worker.New(worker.Config{
+		ID: opt.Member.Worker, Member: member, Engine: engines, Text: text{model, spec.Model}, Scorer: scorer,
+		Sessions: sessions.forWorker(), Slots: slots, Log: opt.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(err, sessions.close(), engines.Close())
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	tables, err := member.Engines(ctx)
 	if err != nil {
 		cancel()
-		return nil, errors.Join(err, engines.Close())
+		return nil, errors.Join(err, sessions.close(), engines.Close())
 	}
-	w := &Worker{inner: inner, Run: spec, Slots: slots, member: member, pool: engines, cancel: cancel}
+	w := &Worker{inner: inner, Run: spec, Slots: slots, member: member, pool: engines, sessions: sessions, cancel: cancel}
 	w.tables.Go(func() {
 		for table := range tables {
 			engines.Set(table)
@@ -115,7 +127,7 @@ func (w *Worker) Close() error {
 	w.cancel()
 	w.tables.Wait()
 	w.member.Close()
-	return w.pool.Close()
+	return errors.Join(w.sessions.close(), w.pool.Close())
 }
 
 // text is a chat model as a worker uses it.

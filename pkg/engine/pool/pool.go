@@ -51,7 +51,10 @@ type Pool struct {
 	retiring sync.WaitGroup
 }
 
-var _ engine.Generator = (*Pool)(nil)
+var (
+	_ engine.Generator = (*Pool)(nil)
+	_ engine.Streamer  = (*Pool)(nil)
+)
 
 // ErrClosed reports a call on a pool that is closed.
 var ErrClosed = errors.New("the pool of engines is closed")
@@ -140,6 +143,21 @@ func (p *Pool) retire(m *member) {
 // calls in flight, or the one that served the request's routing key last. While
 // none is free it waits, until ctx ends.
 func (p *Pool) Generate(ctx context.Context, req engine.Request) (rollout.Generation, error) {
+	return p.call(ctx, req, func(e Engine, req engine.Request) (rollout.Generation, error) {
+		return e.Generate(ctx, req)
+	})
+}
+
+// Stream is Generate that hands on tokens as they arrive.
+func (p *Pool) Stream(ctx context.Context, req engine.Request, emit func(engine.Chunk) error) (rollout.Generation, error) {
+	return p.call(ctx, req, func(e Engine, req engine.Request) (rollout.Generation, error) {
+		return engine.Stream(ctx, e, req, emit)
+	})
+}
+
+// call finds an engine and calls it. An engine that cannot be reached has emitted
+// nothing, so that the next one may begin anew.
+func (p *Pool) call(ctx context.Context, req engine.Request, do func(Engine, engine.Request) (rollout.Generation, error)) (rollout.Generation, error) {
 	start := time.Now()
 	var unreached error
 	for {
@@ -147,7 +165,7 @@ func (p *Pool) Generate(ctx context.Context, req engine.Request) (rollout.Genera
 		if err != nil {
 			return unsent(req, p.noEngine(ctx, time.Since(start), errors.Join(err, unreached)))
 		}
-		g, err := t.member.engine.Generate(ctx, req)
+		g, err := do(t.member.engine, req)
 		reason := engine.ReasonOf(err)
 		p.release(t, reason, err)
 		if reason != engine.Unreachable {

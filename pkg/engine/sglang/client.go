@@ -58,6 +58,7 @@ type Client struct {
 
 var (
 	_ engine.Generator = (*Client)(nil)
+	_ engine.Streamer  = (*Client)(nil)
 	_ engine.Admin     = (*Client)(nil)
 	_ engine.Tokenizer = (*Client)(nil)
 )

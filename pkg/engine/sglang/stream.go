@@ -12,23 +12,14 @@ import (
 	"github.com/sheaf-rl/sheaf/pkg/rollout"
 )
 
-// Chunk is what one event of a stream adds. Its slices are valid until the
-// function they are handed to returns.
-type Chunk struct {
-	IDs []int32
-	// LogProbs has one entry per id, NaN for one that is null; it is empty where
-	// the engine sent none.
-	LogProbs []float32
-}
-
-// Stream is Generate over a stream of events. It calls emit with the new tokens
+// Stream implements [engine.Streamer] over a stream of events. It calls emit with the new tokens
 // as they arrive, on the calling goroutine; an error from emit ends the call as
 // canceled. The generation it returns is the same as that of Generate. It never
 // sends twice.
 //
 // Engines send either everything so far in each event or only what is new; the
 // count of tokens in the event tells which.
-func (c *Client) Stream(ctx context.Context, req engine.Request, emit func(Chunk) error) (rollout.Generation, error) {
+func (c *Client) Stream(ctx context.Context, req engine.Request, emit func(engine.Chunk) error) (rollout.Generation, error) {
 	return c.call(req, func(g *rollout.Generation, req *engine.Request) *engine.Error {
 		var t trace
 		fault := c.stream(ctx, &t, req, g, emit)
@@ -39,7 +30,7 @@ func (c *Client) Stream(ctx context.Context, req engine.Request, emit func(Chunk
 	})
 }
 
-func (c *Client) stream(ctx context.Context, t *trace, req *engine.Request, g *rollout.Generation, emit func(Chunk) error) *engine.Error {
+func (c *Client) stream(ctx context.Context, t *trace, req *engine.Request, g *rollout.Generation, emit func(engine.Chunk) error) *engine.Error {
 	body, err := appendRequest(make([]byte, 0, 1024+7*len(req.PromptIDs)), req, true)
 	if err != nil {
 		return c.fail(engine.Rejected, 0, err)
@@ -94,7 +85,7 @@ type tally struct {
 }
 
 // add takes an event's tokens and returns the new ones.
-func (t *tally) add(r *reply) (Chunk, error) {
+func (t *tally) add(r *reply) (engine.Chunk, error) {
 	ids, have := r.ids, len(t.ids)
 	if !r.hasIDs {
 		ids = r.probIDs
@@ -102,21 +93,21 @@ func (t *tally) add(r *reply) (Chunk, error) {
 	from := 0
 	switch n := r.meta.Completion; {
 	case len(ids) == 0:
-		return Chunk{}, nil
+		return engine.Chunk{}, nil
 	case n == nil || *n == int64(len(ids)):
 		if len(ids) < have || !slices.Equal(ids[:have], t.ids) {
-			return Chunk{}, errors.New("an event of the stream contradicts those before it")
+			return engine.Chunk{}, errors.New("an event of the stream contradicts those before it")
 		}
 		from = have
 	case *n == int64(have+len(ids)):
 	case r.meta.Finish != nil && r.meta.Finish.Type == string(rollout.FinishAbort):
 		// An abort in the engine's queue repeats the last id only.
-		return Chunk{}, nil
+		return engine.Chunk{}, nil
 	default:
-		return Chunk{}, fmt.Errorf("an event of the stream brings %d token ids and counts %d, after %d", len(ids), *n, have)
+		return engine.Chunk{}, fmt.Errorf("an event of the stream brings %d token ids and counts %d, after %d", len(ids), *n, have)
 	}
 	t.ids = append(t.ids, ids[from:]...)
-	chunk := Chunk{IDs: t.ids[have:]}
+	chunk := engine.Chunk{IDs: t.ids[have:]}
 	if len(r.probs) == len(ids) {
 		t.probs = append(t.probs, r.probs[from:]...)
 		t.probIDs = append(t.probIDs, r.probIDs[from:]...)

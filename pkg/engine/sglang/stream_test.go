@@ -80,7 +80,7 @@ func TestStream(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			c := start(t, answer(t, 200, tc.body))
 			var chunks [][]int32
-			g, err := c.Stream(t.Context(), testRequest(), func(chunk Chunk) error {
+			g, err := c.Stream(t.Context(), testRequest(), func(chunk engine.Chunk) error {
 				if n := len(chunk.LogProbs); n > 0 && n != len(chunk.IDs) {
 					t.Errorf("chunk of %d ids, %d log-probs", len(chunk.IDs), n)
 				}
@@ -128,7 +128,7 @@ func TestStreamReaderGivesUp(t *testing.T) {
 	defer close(release)
 	enough := errors.New("enough")
 	req := testRequest()
-	_, err := c.Stream(t.Context(), req, func(Chunk) error { return enough })
+	_, err := c.Stream(t.Context(), req, func(engine.Chunk) error { return enough })
 	if engine.ReasonOf(err) != engine.Canceled || !errors.Is(err, enough) {
 		t.Errorf("%v", err)
 	}
@@ -202,7 +202,7 @@ func TestStreamOnEndedContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c := start(t, http.NotFoundHandler())
-	if _, err := c.Stream(ctx, testRequest(), func(Chunk) error { return nil }); engine.ReasonOf(err) != engine.Canceled {
+	if _, err := c.Stream(ctx, testRequest(), func(engine.Chunk) error { return nil }); engine.ReasonOf(err) != engine.Canceled {
 		t.Errorf("%v", err)
 	}
 }
