@@ -2,7 +2,7 @@
 GO ?= go
 STATICCHECK = $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
-.PHONY: help build test race lint e2e bench contract weights test-models crash model
+.PHONY: help build test race lint e2e bench contract weights test-models test-py crash model
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -35,6 +35,9 @@ crash: ## kill at every crash point of the ledger, in every way
 
 test-models: ## pkg/chat against real tokenizers and jinja2 (Python, npm)
 	scripts/test-models.sh
+
+test-py: ## sessions against the real openai SDK (Python)
+	sh scripts/test-py.sh
 
 bench: ## benchmarks, each beside its budget
 	$(GO) run ./scripts/bench
