@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/sheaf-rl/sheaf/internal/failpoint"
@@ -52,12 +50,6 @@ type Run struct {
 	jobFence uint64
 	resFence uint64
 	swept    int // outages before the last sweep
-}
-
-// logEntry is where an entry of the log stands.
-type logEntry struct {
-	seq  uint64
-	wave int64 // of a plan; -1 for any other entry
 }
 
 var _ bus.Run = (*Run)(nil)
@@ -211,238 +203,6 @@ func (r *Run) createStreams(ctx context.Context, maxResultBytes int64) error {
 	})
 }
 
-// replay reads the log as it stands.
-func (r *Run) replay(ctx context.Context) error {
-	var entries []rollout.LedgerEntry
-	r.entries = nil
-	for seq := uint64(1); ; {
-		var raw *jetstream.RawStreamMsg
-		err := r.c.retry(ctx, "read ledger", func(ctx context.Context) error {
-			var err error
-			raw, err = r.ledger.GetMsg(ctx, seq, jetstream.WithGetMsgSubject(r.n.log()))
-			return err
-		})
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			break
-		}
-		if err != nil {
-			return err
-		}
-		e, err := r.c.codec.DecodeEntry(raw.Data)
-		if err != nil {
-			return fmt.Errorf("ledger entry %d: %w", raw.Sequence, err)
-		}
-		if n := len(r.entries); n > 0 && raw.Sequence != r.entries[n-1].seq+1 {
-			// The log was shortened meanwhile, or a crash brought some of its front
-			// back: what stands before a gap is not needed any more.
-			entries, r.entries = nil, nil
-		}
-		entries = append(entries, e)
-		r.entries = append(r.entries, entryAt(raw.Sequence, e))
-		seq = raw.Sequence + 1
-		failpoint.Hit("c0b")
-	}
-	var err error
-	r.state, r.open, err = rollout.Replay(entries)
-	return err
-}
-
-func entryAt(seq uint64, e rollout.LedgerEntry) logEntry {
-	if e.Plan != nil {
-		return logEntry{seq: seq, wave: e.Plan.Wave}
-	}
-	return logEntry{seq: seq, wave: -1}
-}
-
-// append writes one entry behind the last one known. The caller holds mu, or is
-// the only user.
-func (r *Run) append(ctx context.Context, e rollout.LedgerEntry) error {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return fmt.Errorf("ledger nonce: %w", err)
-	}
-	e.Nonce = id.String()
-	data, err := r.c.codec.EncodeEntry(e)
-	if err != nil {
-		return err
-	}
-	last := uint64(0)
-	if len(r.entries) > 0 {
-		last = r.entries[len(r.entries)-1].seq
-	}
-	var seq uint64
-	ack, err := r.c.publish(ctx, fmt.Sprintf("append %s to ledger", e.Kind), &nats.Msg{Subject: r.n.log(), Data: data},
-		jetstream.WithExpectLastSequenceForSubject(last, r.n.log()))
-	switch {
-	case err == nil:
-		seq = ack.Sequence
-	case errors.Is(err, bus.ErrFenced):
-		// Perhaps an earlier try of ours was stored and only its answer was lost.
-		tail, own, lookErr := r.tail(ctx)
-		if lookErr != nil {
-			return lookErr
-		}
-		if own.Nonce != e.Nonce {
-			return err
-		}
-		seq = tail
-	default:
-		return err
-	}
-	r.entries = append(r.entries, entryAt(seq, e))
-	r.state = e.State
-	return nil
-}
-
-// tail reads the log's last entry.
-func (r *Run) tail(ctx context.Context) (uint64, rollout.LedgerEntry, error) {
-	var raw *jetstream.RawStreamMsg
-	err := r.c.retry(ctx, "read ledger's tail", func(ctx context.Context) error {
-		var err error
-		raw, err = r.ledger.GetLastMsgForSubject(ctx, r.n.log())
-		return err
-	})
-	if err != nil {
-		return 0, rollout.LedgerEntry{}, err
-	}
-	e, err := r.c.codec.DecodeEntry(raw.Data)
-	return raw.Sequence, e, err
-}
-
-// refreshFences writes both fence marks anew. It reads a mark, makes sure that
-// the log's tail is still ours, and replaces the mark only if nobody did
-// meanwhile: a controller that woke up late cannot arm itself again.
-//
-// A new mark also moves the front of its stream. Messages purged behind an old
-// front can come back when the server is killed.
-func (r *Run) refreshFences(ctx context.Context) error {
-	for _, f := range []struct {
-		stream  jetstream.Stream
-		subject string
-		seq     *uint64
-	}{{r.jobs, r.n.jobFence(), &r.jobFence}, {r.results, r.n.resFence(), &r.resFence}} {
-		seq, err := r.refreshFence(ctx, f.stream, f.subject)
-		if err != nil {
-			return err
-		}
-		*f.seq = seq
-	}
-	return nil
-}
-
-func (r *Run) refreshFence(ctx context.Context, stream jetstream.Stream, subject string) (uint64, error) {
-	op := "write fence " + subject
-	last, err := r.lastSequence(ctx, stream, subject)
-	if err != nil {
-		return 0, err
-	}
-	tail, _, err := r.tail(ctx)
-	if err != nil {
-		return 0, err
-	}
-	if own := r.entries[len(r.entries)-1].seq; tail != own {
-		return 0, fmt.Errorf("%s: %w: the ledger's tail is %d, ours was %d", op, bus.ErrFenced, tail, own)
-	}
-	// The nonce makes a retry after a lost answer recognisable.
-	nonce := uuid.NewString()
-	failpoint.Hit("c1c")
-	ack, err := r.c.publish(ctx, op, &nats.Msg{Subject: subject, Data: []byte(nonce)},
-		jetstream.WithExpectLastSequenceForSubject(last, subject))
-	seq := uint64(0)
-	switch {
-	case err == nil:
-		seq = ack.Sequence
-	case errors.Is(err, bus.ErrFenced):
-		raw, lookErr := stream.GetLastMsgForSubject(ctx, subject)
-		if lookErr != nil {
-			return 0, classify(op, lookErr)
-		}
-		if string(raw.Data) != nonce {
-			// Whoever was faster may have been fenced by our own entry: the log
-			// says who is newest.
-			return r.refreshFence(ctx, stream, subject)
-		}
-		seq = raw.Sequence
-	default:
-		return 0, err
-	}
-	return seq, classify(op, stream.Purge(ctx, jetstream.WithPurgeSubject(subject), jetstream.WithPurgeSequence(seq)))
-}
-
-// lastSequence is the sequence of a subject's last message, 0 for none.
-func (r *Run) lastSequence(ctx context.Context, stream jetstream.Stream, subject string) (uint64, error) {
-	var seq uint64
-	err := r.c.retry(ctx, "read "+subject, func(ctx context.Context) error {
-		raw, err := stream.GetLastMsgForSubject(ctx, subject)
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			seq = 0
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		seq = raw.Sequence
-		return nil
-	})
-	return seq, err
-}
-
-// State is where the ledger stands.
-func (r *Run) State() rollout.RunState {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.state
-}
-
-// Open returns the plans of the waves that are not trimmed.
-func (r *Run) Open() []rollout.Plan {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append([]rollout.Plan(nil), r.open...)
-}
-
-// Plan appends a wave's plan.
-func (r *Run) Plan(ctx context.Context, p rollout.Plan) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	failpoint.Hit("c2")
-	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryPlan, State: r.state.Planned(p), Plan: &p}); err != nil {
-		return err
-	}
-	r.open = append(r.open, p)
-	failpoint.Hit("c3")
-	return nil
-}
-
-// Commit appends a step's manifest: from here on the step is what it lists.
-func (r *Run) Commit(ctx context.Context, m rollout.Manifest) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	state := r.state
-	state.NextStep++
-	state.WasteSeen = max(state.WasteSeen, m.WasteSeen)
-	failpoint.Hit("c6c")
-	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryManifest, State: state, Manifest: &m}); err != nil {
-		return err
-	}
-	failpoint.Hit("c7")
-	return nil
-}
-
-// Close appends the end of the run and tells the workers.
-func (r *Run) Close(ctx context.Context) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	state := r.state
-	state.Closed = true
-	if err := r.append(ctx, rollout.LedgerEntry{Kind: rollout.EntryClosed, State: state}); err != nil {
-		return err
-	}
-	failpoint.Hit("c13")
-	r.entry.Ended = true
-	return r.putEntry(ctx)
-}
-
 // Trim removes the results and jobs of all waves below the given one. It may be
 // repeated, and is after a crash in the middle.
 func (r *Run) Trim(ctx context.Context, below int64) error {
@@ -538,29 +298,6 @@ func (r *Run) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// compact drops the front of the log: everything before the last entry that is
-// not, or does not stand behind, the plan of an open wave.
-func (r *Run) compact(ctx context.Context) error {
-	first := len(r.entries) - 1
-	for i, e := range r.entries {
-		if e.wave >= r.state.Trimmed {
-			first = i
-			break
-		}
-	}
-	if first <= 0 {
-		return nil
-	}
-	err := r.c.retry(ctx, "compact ledger", func(ctx context.Context) error {
-		return r.ledger.Purge(ctx, jetstream.WithPurgeSubject(r.n.log()), jetstream.WithPurgeSequence(r.entries[first].seq))
-	})
-	if err != nil {
-		return err
-	}
-	r.entries = r.entries[first:]
-	return nil
-}
-
 func (r *Run) put(ctx context.Context, key string, value []byte) error {
 	return r.c.retry(ctx, "write run table "+key, func(ctx context.Context) error {
 		_, err := r.table.Put(ctx, key, value)
@@ -603,18 +340,6 @@ func (r *Run) Workers(ctx context.Context) ([]bus.Worker, error) {
 		return nil
 	})
 	return found, err
-}
-
-// Held looks at the log's tail.
-func (r *Run) Held(ctx context.Context) error {
-	_, last, err := r.tail(ctx)
-	if err != nil {
-		return err
-	}
-	if mine := r.State().Epoch; last.State.Epoch > mine {
-		return fmt.Errorf("run %s: %w: epoch %d is open, this one is %d", r.n.run, bus.ErrFenced, last.State.Epoch, mine)
-	}
-	return nil
 }
 
 // Broken is an error when the embedded server can no longer store.
