@@ -130,3 +130,26 @@ func (r *runner) startSim(model *chat.Model, s config.Sim) (string, error) {
 	})
 	return "http://" + listener.Addr().String(), nil
 }
+
+// sharePeriod is how soon the engines' credits follow the number of workers.
+const sharePeriod = 2 * time.Second
+
+// share hands the engines' credits out to the workers there are, until ctx ends.
+func (r *runner) share(ctx context.Context, engines *pool.Warden) error {
+	tick := time.NewTicker(sharePeriod)
+	defer tick.Stop()
+	for {
+		workers, err := r.claim.Workers(ctx)
+		if err == nil {
+			err = engines.Share(ctx, len(workers))
+		}
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}

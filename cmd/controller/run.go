@@ -122,6 +122,9 @@ func (r *runner) run(ctx context.Context, fresh bool) error {
 	if err := r.admit(ctx, engines); err != nil {
 		return err
 	}
+	if err := engines.Share(ctx, 1); err != nil {
+		return err
+	}
 	if err := engines.Publish(ctx); err != nil {
 		return err
 	}
@@ -306,6 +309,11 @@ func (r *runner) rollout(ctx context.Context, conn *natsbus.Conn, engines *pool.
 	beside.Go(func() {
 		if err := engines.Run(watching); err != nil {
 			cancel(fmt.Errorf("the engines' warden: %w", err))
+		}
+	})
+	beside.Go(func() {
+		if err := r.share(watching, engines); err != nil {
+			cancel(fmt.Errorf("the engines' credits: %w", err))
 		}
 	})
 	if r.cfg.Worker.Embedded {

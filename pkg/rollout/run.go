@@ -101,6 +101,9 @@ type EngineEntry struct {
 	Speculative *bool
 	// Version is the engine's own, as it reports it; "" when it does not.
 	Version string
-	// MaxInflight bounds concurrent requests over all workers; 0 = unbounded.
+	// MaxInflight bounds concurrent requests over all workers, Credits those of
+	// each worker: its share, which the controller hands out anew as workers come
+	// and go. 0 = unbounded.
 	MaxInflight int
+	Credits     int
 }

@@ -406,7 +406,7 @@ func (m *member) free(now time.Time) bool {
 	}
 }
 
-func (m *member) full() bool { return m.entry.MaxInflight > 0 && m.inFlight >= m.entry.MaxInflight }
+func (m *member) full() bool { return m.entry.Credits > 0 && m.inFlight >= m.entry.Credits }
 
 // before orders engines by how much they would like a call.
 func (m *member) before(o *member) bool {

@@ -206,7 +206,7 @@ func TestCreditsBoundCallsAndWaitersAreServedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 0)
 		entries := table(2)
-		entries[0].MaxInflight, entries[1].MaxInflight = 2, 3
+		entries[0].Credits, entries[1].Credits = 2, 3
 		f.Set(entries)
 		next := make(chan struct{})
 		for _, e := range f.fakes {
@@ -418,7 +418,7 @@ func TestWaitEndsWithTheContext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, 0)
 			entries := table(1)
-			entries[0].MaxInflight = 1
+			entries[0].Credits = 1
 			f.Set(entries)
 			release := make(chan struct{})
 			f.fakes["e0"].set(hold(release))
@@ -486,8 +486,8 @@ func TestTableChangesWhileRunning(t *testing.T) {
 			t.Error("the old engine is not closed")
 		}
 		// A changed limit keeps the engine.
-		f.Set([]rollout.EngineEntry{{ID: "e0", URL: "second", State: rollout.EngineServing, Incarnation: 1, MaxInflight: 7}})
-		if f.fakes["second"].closed || f.members["e0"].entry.MaxInflight != 7 {
+		f.Set([]rollout.EngineEntry{{ID: "e0", URL: "second", State: rollout.EngineServing, Incarnation: 1, Credits: 7}})
+		if f.fakes["second"].closed || f.members["e0"].entry.Credits != 7 {
 			t.Error("a changed limit does not reach the engine")
 		}
 	})
@@ -499,7 +499,7 @@ func TestClose(t *testing.T) {
 		release := make(chan struct{})
 		f.fakes["e0"].set(hold(release))
 		entries := table(1)
-		entries[0].MaxInflight = 1
+		entries[0].Credits = 1
 		f.Set(entries)
 		ended := make(chan error, 2)
 		for range 2 {
@@ -564,7 +564,7 @@ func TestChaos(t *testing.T) {
 			entries := table(1 + rand.IntN(5))
 			for j := range entries {
 				entries[j].URL = fmt.Sprint("u", i, "-", j)
-				entries[j].MaxInflight = rand.IntN(4)
+				entries[j].Credits = rand.IntN(4)
 			}
 			f.Set(entries)
 		}

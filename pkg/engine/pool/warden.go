@@ -118,6 +118,26 @@ func (w *Warden) admit(ctx context.Context, ward *Ward) error {
 	return nil
 }
 
+// Share deals each engine's MaxInflight out to so many workers, and writes the
+// rows that change. A worker gets at least 1, so that the sum stays within the
+// bound as long as there are no more workers than requests allowed.
+func (w *Warden) Share(ctx context.Context, workers int) error {
+	for _, ward := range w.wards {
+		row := w.row(ward)
+		credits := 0
+		if row.MaxInflight > 0 {
+			credits = max(1, row.MaxInflight/max(1, workers))
+		}
+		if credits == row.Credits {
+			continue
+		}
+		if err := w.change(ctx, ward, func(e *rollout.EngineEntry) { e.Credits = credits }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Publish writes every row of the table.
 func (w *Warden) Publish(ctx context.Context) error {
 	for _, ward := range w.wards {

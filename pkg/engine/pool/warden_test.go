@@ -157,3 +157,24 @@ func TestWardenKnowsGrowthOnlyOfEnginesThatStayed(t *testing.T) {
 		t.Errorf("got %d of an engine that shows none", *got)
 	}
 }
+
+func TestWardenSharesCredits(t *testing.T) {
+	bounded, free := ward("0", fit(0)), ward("1", fit(0))
+	bounded.Entry.MaxInflight = 8
+	var rows []rollout.EngineEntry
+	w := NewWarden(WardenConfig{Put: func(_ context.Context, e rollout.EngineEntry) error {
+		rows = append(rows, e)
+		return nil
+	}}, []*Ward{bounded, free})
+	for _, tc := range []struct{ workers, credits int }{{0, 8}, {1, 8}, {3, 2}, {3, 2}, {20, 1}, {2, 4}} {
+		if err := w.Share(t.Context(), tc.workers); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.Rows(); got[0].Credits != tc.credits || got[1].Credits != 0 {
+			t.Errorf("%d workers: %d and %d credits, want %d and none", tc.workers, got[0].Credits, got[1].Credits, tc.credits)
+		}
+	}
+	if len(rows) != 4 { // the first, and each change
+		t.Errorf("%d rows written, want 4", len(rows))
+	}
+}
