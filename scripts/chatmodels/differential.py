@@ -54,6 +54,9 @@ def text(rng, points, edges):
             out.append(chr(rng.choice(points)))
         elif kind < 0.85:
             out.append(chr(rng.choice(edges)))
+        elif kind < 0.86:  # more marks in a row than the Stream-Safe Text Process lets stand
+            marks = rng.sample("\u0301\u0308\u0323\u0345\u0344\u05b0\u094d\u3099", 2)
+            out.append(rng.choice("exqAか") + "".join(rng.choice(marks) for _ in range(rng.randrange(25, 45))))
         elif kind < 0.9:
             point = rng.randrange(0x110000)
             out.append(chr(point) if not 0xD800 <= point <= 0xDFFF else "?")

@@ -26,11 +26,11 @@ func (n normalizer) apply(text string) string {
 		if r < 0x300 || unidata.Composes(r) || norm.NFC.PropertiesString(text[i:]).BoundaryBefore() {
 			continue
 		}
-		out.WriteString(norm.NFC.String(text[from:i]))
+		out.WriteString(composed(text[from:i]))
 		from = i + utf8.RuneLen(r)
 		out.WriteString(text[i:from])
 	}
-	out.WriteString(norm.NFC.String(text[from:]))
+	out.WriteString(composed(text[from:]))
 	return out.String()
 }
 
