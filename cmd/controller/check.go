@@ -18,12 +18,17 @@ import (
 
 type checkCmd struct {
 	configFlags
-	Live bool `help:"Also ask the engines and the NATS server."`
-	JSON bool `name:"json" help:"Print the effective config, without secrets, as JSON."`
+	Family string `help:"Chat family to test a model's folder against: default, qwen3, qwen35 or glm47." default:"default"`
+	Live   bool   `help:"Also ask the engines and the NATS server."`
+	JSON   bool   `name:"json" help:"Print the effective config, without secrets, as JSON."`
 }
 
-// Run checks the config and prints what would run.
+// Run checks the config and prints what would run; of a model's folder it prints
+// what holds for it.
 func (c checkCmd) Run(ctx context.Context) error {
+	if info, err := os.Stat(c.Config); err == nil && info.IsDir() {
+		return checkModel(c.Config, c.Family)
+	}
 	cfg, err := c.load()
 	if err != nil {
 		return err
@@ -45,16 +50,34 @@ func (c checkCmd) Run(ctx context.Context) error {
 		enc.SetIndent("", "  ")
 		return enc.Encode(redacted)
 	}
-	family, err := model.Family(cfg.Model.Family)
-	if err != nil {
-		return usageError{fmt.Errorf("model.family: %w", err)}
-	}
 	printPlan(cfg, model, prompts)
-	for _, report := range family.SelfTest() {
-		fmt.Printf("family   %s: %s\n", cfg.Model.Family, report)
+	if err := printFamily(model, cfg.Model.Family); err != nil {
+		return err
 	}
 	if c.Live {
 		return live(ctx, cfg, model, prompts)
+	}
+	return nil
+}
+
+// checkModel prints what holds for a model's folder.
+func checkModel(dir, family string) error {
+	model, err := chat.Load(dir)
+	if err != nil {
+		return usageError{err}
+	}
+	fmt.Printf("model    %s: %d tokens, hash %.12s\n", dir, model.Tokenizer().VocabSize(), model.Hash())
+	return printFamily(model, family)
+}
+
+// printFamily prints which roles can be appended to a conversation.
+func printFamily(model *chat.Model, name string) error {
+	family, err := model.Family(name)
+	if err != nil {
+		return usageError{fmt.Errorf("model.family: %w", err)}
+	}
+	for _, report := range family.SelfTest() {
+		fmt.Printf("family   %s: %s\n", name, report)
 	}
 	return nil
 }

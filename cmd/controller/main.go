@@ -19,7 +19,7 @@ import (
 
 type cli struct {
 	Run     runCmd     `cmd:"" help:"Run a config to the end, going on from where it stopped."`
-	Check   checkCmd   `cmd:"" help:"Check a config and print what would run."`
+	Check   checkCmd   `cmd:"" help:"Check a config, or a model's folder, and print what would run or holds."`
 	Status  statusCmd  `cmd:"" help:"Print what a running controller does."`
 	Version versionCmd `cmd:"" help:"Print the version."`
 }

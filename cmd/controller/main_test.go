@@ -19,6 +19,9 @@ func TestUsage(t *testing.T) {
 		{"unknown flag", []string{"run", "x.yaml", "--stepz=1"}, exitUsage},
 		{"no such config", []string{"check", "nowhere.yaml"}, exitUsage},
 		{"version", []string{"version"}, exitDone},
+		{"a model's folder", []string{"check", "../../configs/models/tiny"}, exitDone},
+		{"a folder that is no model", []string{"check", "."}, exitUsage},
+		{"a family nobody knows", []string{"check", "../../configs/models/tiny", "--family", "nope"}, exitUsage},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {

@@ -34,6 +34,9 @@ func parquetRows(text []byte, cfg Config) (out []record, names []string, err err
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", ErrParquet, err)
 	}
+	if file.NumRows() == 0 {
+		return nil, nil, ErrNoRows
+	}
 	var wanted []*parquet.Column
 	for _, c := range file.Root().Columns() {
 		names = append(names, c.Name())

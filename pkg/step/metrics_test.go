@@ -101,7 +101,7 @@ func TestSpeculation(t *testing.T) {
 			engineCall(t, 1, "e", 10, spec(nil, nil, nil)),
 		}, map[string]any{"rollout/spec_calls_unreported": 1.0, "rollout/spec_calls_unknown": 0.0, "rollout/spec_accept_length": 2.0}},
 		{"a verify count of 0 is none", map[string]bool{"e": true}, []rollout.Episode{engineCall(t, 0, "e", 1, spec(p(0), p(0), p(0)))}, map[string]any{
-			"rollout/spec_accept_length": none, "rollout/spec_accept_rate": none, "rollout/spec_calls_no_verify": 1.0,
+			"rollout/spec_accept_length": none, "rollout/spec_accept_rate": "every call that reported it had nothing proposed", "rollout/spec_calls_no_verify": 1.0,
 		}},
 		{"a rate of 0 is a number", nil, []rollout.Episode{engineCall(t, 0, "e", 3, spec(p(2), p(0), p(6)))}, map[string]any{
 			"rollout/spec_accept_rate": 0.0, "rollout/spec_accept_length": 1.5,

@@ -69,8 +69,15 @@ func countable(g *rollout.GenerationRecord) bool {
 
 // ratios sets accept length and accept rate under the given suffix.
 func (c *counters) ratios(m *metrics, prefix, suffix string) {
-	m.ratio(prefix+"spec_accept_length"+suffix, float64(c.completion), float64(c.verify), "no call reported a verify count")
-	m.ratio(prefix+"spec_accept_rate"+suffix, float64(c.correct), float64(c.proposed), "no call reported accepted and proposed drafts")
+	length, rate := "no call reported a verify count", "no call reported accepted and proposed drafts"
+	if c.lengthCalls > 0 {
+		length = "every call that reported it had no verify pass"
+	}
+	if c.rateCalls > 0 {
+		rate = "every call that reported it had nothing proposed"
+	}
+	m.ratio(prefix+"spec_accept_length"+suffix, float64(c.completion), float64(c.verify), length)
+	m.ratio(prefix+"spec_accept_rate"+suffix, float64(c.correct), float64(c.proposed), rate)
 }
 
 // counterMetrics sets the speculation and prefix-cache keys over the calls of
