@@ -3,6 +3,7 @@ package jinja
 import (
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // getAttr is x.name: a Python attribute of x if there is one, else its item.
@@ -32,13 +33,14 @@ func noAttribute(obj Value, name string) Value {
 }
 
 // getItem is x[index]: an item of x if there is one, else the attribute of that name.
-func getItem(obj, index Value) (Value, error) {
+func (rt *runtime) getItem(obj, index Value) (Value, error) {
+	rt.spend(1)
 	if u, ok := obj.(*undefined); ok {
 		return nil, u.err()
 	}
 	switch o := obj.(type) {
 	case *Dict:
-		if v, ok, err := o.lookup(index); ok && err == nil {
+		if v, ok, err := o.lookup(rt, index); ok && err == nil {
 			return v, nil
 		}
 	case *List:
@@ -62,7 +64,7 @@ func getItem(obj, index Value) (Value, error) {
 	case string, markup:
 		s, _ := text(o)
 		if i, ok := asInt(index); ok {
-			if c, ok := charAt(s, i); ok {
+			if c, ok := rt.charAt(s, i); ok {
 				if _, ok := o.(markup); ok {
 					return markup(c), nil
 				}
@@ -93,9 +95,13 @@ func itemAt(list []Value, index Value) (Value, bool) {
 	return list[i], true
 }
 
-func charAt(s string, i int64) (string, bool) {
+func (rt *runtime) charAt(s string, i int64) (string, bool) {
 	if i < 0 {
-		i += int64(len([]rune(s)))
+		rt.spend(len(s) / 8)
+		i += int64(utf8.RuneCountInString(s))
+	}
+	if !rt.spend(int(max(0, min(i, int64(len(s))))) / 8) {
+		return "", false
 	}
 	for _, r := range s {
 		if i == 0 {
@@ -108,7 +114,11 @@ func charAt(s string, i int64) (string, bool) {
 
 // getSlice is x[start:stop:step]. Unlike an index, a slice that does not fit is an
 // error and not undefined.
-func getSlice(obj Value, bounds [3]Value) (Value, error) {
+func (rt *runtime) getSlice(obj Value, bounds [3]Value) (Value, error) {
+	rt.charge(obj)
+	if err := rt.spent(nil); err != nil {
+		return nil, err
+	}
 	switch o := obj.(type) {
 	case *undefined:
 		return nil, o.err()
@@ -175,7 +185,7 @@ func slice[T any](list []T, bounds [3]Value) ([]T, error) {
 	if step == 1 {
 		return slices.Clone(list[start:max(start, stop)]), nil
 	}
-	var out []T
+	out := make([]T, 0, max(0, (stop-start)/step+1))
 	for i := start; step > 0 && i < stop || step < 0 && i > stop; i += step {
 		out = append(out, list[i])
 	}
@@ -199,7 +209,8 @@ func attribute(obj Value, name string) (Value, bool) {
 			return unsafe(obj, name), true
 		}
 		if name == "copy" {
-			return method(name, func(_ *runtime, a args) (Value, error) {
+			return method(name, func(rt *runtime, a args) (Value, error) {
+				rt.charge(o)
 				_, err := a.bind(0)
 				return &List{slices.Clone(o.Items)}, err
 			}), true
@@ -238,7 +249,7 @@ func attribute(obj Value, name string) (Value, bool) {
 		case "imag":
 			return 0.0, true
 		case "is_integer":
-			return method(name, func(*runtime, args) (Value, error) { return o == float64(int64(o)), nil }), true
+			return method(name, func(_ *runtime, _ args) (Value, error) { return o == float64(int64(o)), nil }), true
 		}
 	}
 	return nil, false
@@ -256,12 +267,12 @@ func method(name string, call func(rt *runtime, a args) (Value, error)) Value {
 func dictMethod(d *Dict, name string) (Value, bool) {
 	switch name {
 	case "items", "keys", "values":
-		return method(name, func(_ *runtime, a args) (Value, error) {
+		return method(name, func(rt *runtime, a args) (Value, error) {
 			_, err := a.bind(0)
 			return &dictView{d, name}, err
 		}), true
 	case "get":
-		return method(name, func(_ *runtime, a args) (Value, error) {
+		return method(name, func(rt *runtime, a args) (Value, error) {
 			if len(a.named) > 0 {
 				return nil, typeError("dict.get() takes no keyword arguments")
 			}
@@ -269,24 +280,25 @@ func dictMethod(d *Dict, name string) (Value, bool) {
 			if err != nil {
 				return nil, err
 			}
-			if v, ok, err := d.lookup(p[0]); ok || err != nil {
+			if v, ok, err := d.lookup(rt, p[0]); ok || err != nil {
 				return v, err
 			}
 			return or(p[1], nil), nil
 		}), true
 	case "copy":
-		return method(name, func(_ *runtime, a args) (Value, error) {
+		return method(name, func(rt *runtime, a args) (Value, error) {
 			_, err := a.bind(0)
+			rt.charge(d)
 			out := NewDict(d.Len())
 			for _, e := range d.entries {
-				out.set(e.key, e.value)
+				out.set(rt, e.key, e.value)
 			}
 			return out, err
 		}), true
 	case "clear", "pop", "popitem", "setdefault", "update":
 		return unsafe(d, name), true
 	case "fromkeys":
-		return method(name, func(*runtime, args) (Value, error) {
+		return method(name, func(_ *runtime, _ args) (Value, error) {
 			return nil, typeError("dict.fromkeys is not supported")
 		}), true
 	}
@@ -296,27 +308,27 @@ func dictMethod(d *Dict, name string) (Value, bool) {
 func sequenceMethod(list []Value, name string) (Value, bool) {
 	switch name {
 	case "count":
-		return method(name, func(_ *runtime, a args) (Value, error) {
+		return method(name, func(rt *runtime, a args) (Value, error) {
 			p, err := a.bind(1, "value")
 			if err != nil {
 				return nil, err
 			}
 			n := int64(0)
 			for _, item := range list {
-				if equal(item, p[0]) {
+				if rt.equal(item, p[0]) {
 					n++
 				}
 			}
 			return n, nil
 		}), true
 	case "index":
-		return method(name, func(_ *runtime, a args) (Value, error) {
+		return method(name, func(rt *runtime, a args) (Value, error) {
 			p, err := a.bind(1, "value")
 			if err != nil {
 				return nil, err
 			}
 			for i, item := range list {
-				if equal(item, p[0]) {
+				if rt.equal(item, p[0]) {
 					return int64(i), nil
 				}
 			}

@@ -24,7 +24,7 @@ func (c *callArgs) eval(f *frame) (args, error) {
 		if err != nil {
 			return a, err
 		}
-		list, err := items(v)
+		list, err := f.rt.items(v)
 		if err != nil {
 			return a, err
 		}
@@ -47,6 +47,9 @@ func (c *callArgs) eval(f *frame) (args, error) {
 			return a, typeError("argument after ** must be a mapping, not %s", typeName(v))
 		}
 		for _, e := range d.entries {
+			if !f.rt.spend(1 + len(a.named)/4) {
+				return a, f.rt.spent(nil)
+			}
 			name, ok := e.key.(string)
 			if !ok {
 				return a, typeError("keywords must be strings")
@@ -146,7 +149,7 @@ func (x *callExpr) callString(f *frame, s string, m *stringFunc) (Value, error) 
 	if err != nil {
 		return nil, err
 	}
-	return m.call(f.rt, s, p)
+	return m.run(f.rt, s, p)
 }
 
 func call(rt *runtime, fn Value, a args) (Value, error) {
@@ -155,7 +158,12 @@ func call(rt *runtime, fn Value, a args) (Value, error) {
 	}
 	switch fn := fn.(type) {
 	case *function:
-		return fn.call(rt, a)
+		rt.chargeArgs(a)
+		if err := rt.spent(nil); err != nil {
+			return nil, err
+		}
+		v, err := fn.call(rt, a)
+		return v, rt.spent(err)
 	case *macroValue:
 		return fn.call(rt, a)
 	case *loopValue:

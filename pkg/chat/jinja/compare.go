@@ -7,12 +7,19 @@ import (
 )
 
 // equal is Python's ==.
-func equal(a, b Value) bool {
+func (rt *runtime) equal(a, b Value) bool {
+	if !rt.spend(1) {
+		return false
+	}
 	if x, ok := text(a); ok {
 		y, ok := text(b)
-		return ok && x == y
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		return rt.spend(len(x)/64) && x == y
 	}
 	if isNumber(a) {
+		rt.spend(words(a) + words(b))
 		return isNumber(b) && compareNumbers(a, b) == 0
 	}
 	switch x := a.(type) {
@@ -20,18 +27,22 @@ func equal(a, b Value) bool {
 		return b == nil
 	case *List:
 		y, ok := b.(*List)
-		return ok && equalItems(x.Items, y.Items)
+		return ok && rt.equalItems(x.Items, y.Items)
 	case *Tuple:
 		y, ok := b.(*Tuple)
-		return ok && equalItems(x.Items, y.Items)
+		return ok && rt.equalItems(x.Items, y.Items)
 	case *Dict:
 		y, ok := b.(*Dict)
 		if !ok || x.Len() != y.Len() {
 			return false
 		}
+		defer rt.ascend()
+		if !rt.descend() {
+			return false
+		}
 		for _, e := range x.entries {
-			v, found, err := y.lookup(e.key)
-			if err != nil || !found || !equal(e.value, v) {
+			v, found, err := y.lookup(rt, e.key)
+			if err != nil || !found || !rt.equal(e.value, v) {
 				return false
 			}
 		}
@@ -50,16 +61,28 @@ func equal(a, b Value) bool {
 	return a == b
 }
 
-func equalItems(a, b []Value) bool {
+func (rt *runtime) equalItems(a, b []Value) bool {
 	if len(a) != len(b) {
 		return false
 	}
+	defer rt.ascend()
+	if !rt.descend() {
+		return false
+	}
 	for i := range a {
-		if !equal(a[i], b[i]) {
+		if !rt.equal(a[i], b[i]) {
 			return false
 		}
 	}
 	return true
+}
+
+// words is the size of an integer that is large.
+func words(v Value) int {
+	if b, ok := v.(*big.Int); ok {
+		return b.BitLen() / 64
+	}
+	return 0
 }
 
 // compareNumbers is exact also between integers and floats; NaN is unlike all.
@@ -96,8 +119,8 @@ func compareNumbers(a, b Value) int {
 const unordered = 2
 
 // ordered applies <, <=, > and >=.
-func ordered(op string, a, b Value) (bool, error) {
-	c, err := compare(a, b, op)
+func (rt *runtime) ordered(op string, a, b Value) (bool, error) {
+	c, err := rt.compare(a, b, op)
 	if err != nil || c == unordered {
 		return false, err
 	}
@@ -113,17 +136,23 @@ func ordered(op string, a, b Value) (bool, error) {
 }
 
 // compare orders two values or says that they have no order.
-func compare(a, b Value, op string) (int, error) {
+func (rt *runtime) compare(a, b Value, op string) (int, error) {
+	rt.spend(1)
+	if err := rt.spent(nil); err != nil {
+		return 0, err
+	}
 	for _, v := range [...]Value{a, b} {
 		if u, ok := v.(*undefined); ok {
 			return 0, u.err()
 		}
 	}
 	if isNumber(a) && isNumber(b) {
+		rt.spend(words(a) + words(b))
 		return compareNumbers(a, b), nil
 	}
 	if x, ok := text(a); ok {
 		if y, ok := text(b); ok {
+			rt.spend(min(len(x), len(y)) / 64)
 			return strings.Compare(x, y), nil
 		}
 	}
@@ -144,9 +173,11 @@ func compare(a, b Value, op string) (int, error) {
 	default:
 		return 0, notOrdered(a, b, op)
 	}
+	defer rt.ascend()
+	rt.descend()
 	for i := range min(len(x), len(y)) {
-		if !equal(x[i], y[i]) {
-			return compare(x[i], y[i], op)
+		if !rt.equal(x[i], y[i]) {
+			return rt.compare(x[i], y[i], op)
 		}
 	}
 	return cmp.Compare(len(x), len(y)), nil
@@ -157,7 +188,7 @@ func notOrdered(a, b Value, op string) error {
 }
 
 // contains is Python's in.
-func contains(container, v Value) (bool, error) {
+func (rt *runtime) contains(container, v Value) (bool, error) {
 	switch c := container.(type) {
 	case string, markup:
 		part, ok := text(v)
@@ -165,22 +196,23 @@ func contains(container, v Value) (bool, error) {
 			return false, typeError("'in <string>' requires string as left operand, not %s", typeName(v))
 		}
 		whole, _ := text(c)
+		rt.spend((len(whole) + len(part)) / 32)
 		return strings.Contains(whole, part), nil
 	case *Dict:
-		_, found, err := c.lookup(v)
+		_, found, err := c.lookup(rt, v)
 		return found, err
 	case *dictView:
 		if c.kind == "keys" {
-			_, found, err := c.dict.lookup(v)
+			_, found, err := c.dict.lookup(rt, v)
 			return found, err
 		}
 	}
-	list, err := items(container)
+	list, err := rt.items(container)
 	if err != nil {
 		return false, typeError("argument of type '%s' is not iterable", typeName(container))
 	}
 	for _, item := range list {
-		if equal(item, v) {
+		if rt.equal(item, v) {
 			return true, nil
 		}
 	}

@@ -44,16 +44,16 @@ func (x *dictExpr) eval(f *frame) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		if !hashable(k) {
+		if !f.rt.hashable(k) {
 			return nil, typeError("unhashable type: '%s'", typeName(k))
 		}
 		v, err := x.values[i].eval(f)
 		if err != nil {
 			return nil, err
 		}
-		d.set(k, v)
+		d.set(f.rt, k, v)
 	}
-	return d, nil
+	return d, f.rt.spent(nil)
 }
 
 func (x *attrExpr) eval(f *frame) (Value, error) {
@@ -73,7 +73,8 @@ func (x *indexExpr) eval(f *frame) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	return getItem(obj, index)
+	v, err := f.rt.getItem(obj, index)
+	return v, f.rt.spent(err)
 }
 
 func (x *sliceExpr) eval(f *frame) (Value, error) {
@@ -89,7 +90,7 @@ func (x *sliceExpr) eval(f *frame) (Value, error) {
 			}
 		}
 	}
-	return getSlice(obj, bounds)
+	return f.rt.getSlice(obj, bounds)
 }
 
 func (x *unaryExpr) eval(f *frame) (Value, error) {
@@ -113,9 +114,9 @@ func (x *unaryExpr) eval(f *frame) (Value, error) {
 		return n, nil
 	}
 	if x.op == '-' {
-		return arith("-", int64(0), v)
+		return f.rt.arith("-", int64(0), v)
 	}
-	return arith("+", int64(0), v)
+	return f.rt.arith("+", int64(0), v)
 }
 
 func (x *logicExpr) eval(f *frame) (Value, error) {
@@ -147,16 +148,17 @@ func (x *concatExpr) eval(f *frame) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		t, err := str(v)
+		t, err := f.rt.str(v)
 		if err != nil {
 			return nil, err
 		}
 		if err := f.rt.room(b.Len() + len(t)); err != nil {
 			return nil, err
 		}
+		f.rt.spend(len(t) / 64)
 		b.WriteString(t)
 	}
-	return b.String(), nil
+	return b.String(), f.rt.spent(nil)
 }
 
 func (x *compareExpr) eval(f *frame) (Value, error) {
@@ -170,8 +172,8 @@ func (x *compareExpr) eval(f *frame) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		ok, err := compareOp(op, l, r)
-		if err != nil {
+		ok, err := f.rt.compareOp(op, l, r)
+		if err = f.rt.spent(err); err != nil {
 			return nil, err
 		}
 		if result = ok; !ok {
@@ -182,19 +184,19 @@ func (x *compareExpr) eval(f *frame) (Value, error) {
 	return result, nil
 }
 
-func compareOp(op string, l, r Value) (bool, error) {
+func (rt *runtime) compareOp(op string, l, r Value) (bool, error) {
 	switch op {
 	case "==":
-		return equal(l, r), nil
+		return rt.equal(l, r), nil
 	case "!=":
-		return !equal(l, r), nil
+		return !rt.equal(l, r), nil
 	case "in":
-		return contains(r, l)
+		return rt.contains(r, l)
 	case "not in":
-		ok, err := contains(r, l)
+		ok, err := rt.contains(r, l)
 		return !ok, err
 	}
-	return ordered(op, l, r)
+	return rt.ordered(op, l, r)
 }
 
 func (x *binaryExpr) eval(f *frame) (Value, error) {
@@ -222,6 +224,9 @@ func (x *sumExpr) eval(f *frame) (Value, error) {
 	}
 	if err := rt.room(size); err != nil {
 		return nil, err
+	}
+	if rt.spend(size / 64); rt.steps < 0 {
+		return nil, rt.spent(nil)
 	}
 	var b strings.Builder
 	b.Grow(size)
@@ -282,7 +287,7 @@ func binary(rt *runtime, op string, l, r Value) (Value, error) {
 		}
 	}
 	if isNumber(l) && isNumber(r) {
-		return arith(op, l, r)
+		return rt.arith(op, l, r)
 	}
 	switch op {
 	case "+":
@@ -308,6 +313,16 @@ func isString(v Value) bool {
 }
 
 func add(rt *runtime, l, r Value) (Value, error) {
+	for _, v := range [...]Value{l, r} {
+		if s, ok := text(v); ok {
+			rt.spend(len(s) / 64)
+		} else {
+			rt.charge(v)
+		}
+	}
+	if err := rt.spent(nil); err != nil {
+		return nil, err
+	}
 	switch a := l.(type) {
 	case string:
 		switch b := r.(type) {
@@ -396,7 +411,18 @@ func (x *filterExpr) apply(f *frame, in Value) (Value, error) {
 	if x.fn == nil {
 		return nil, fmt.Errorf("no filter named '%s'", x.name)
 	}
-	return x.fn(f.rt, in, a)
+	return runFilter(f.rt, x.fn, in, a)
+}
+
+// runFilter charges what a filter is given, for it may go over all of that.
+func runFilter(rt *runtime, fn filterFunc, in Value, a args) (Value, error) {
+	rt.charge(in)
+	rt.chargeArgs(a)
+	if err := rt.spent(nil); err != nil {
+		return nil, err
+	}
+	v, err := fn(rt, in, a)
+	return v, rt.spent(err)
 }
 
 func (x *testExpr) eval(f *frame) (Value, error) {
@@ -411,5 +437,6 @@ func (x *testExpr) eval(f *frame) (Value, error) {
 	if x.fn == nil {
 		return nil, fmt.Errorf("no test named '%s'", x.name)
 	}
-	return x.fn(f.rt, in, a)
+	ok, err := x.fn(f.rt, in, a)
+	return ok, f.rt.spent(err)
 }

@@ -3,6 +3,7 @@ package jinja
 import (
 	"errors"
 	"fmt"
+	"math/big"
 	"time"
 )
 
@@ -14,6 +15,7 @@ type runtime struct {
 	steps     int
 	maxOutput int
 	calls     int
+	nested    int // how deep in a value a comparison is
 	// scratch holds the parts of sums that are being worked out, inner ones on top.
 	scratch []Value
 }
@@ -84,6 +86,85 @@ func (rt *runtime) step() error {
 	return nil
 }
 
+// A unit of work takes some ten nanoseconds, whether it is a step, a value looked
+// at or a few bytes of text; so the limit of steps bounds the time of a rendering
+// also where one step does much.
+
+// spend takes units of work from those that are left and tells whether they were
+// enough. What walks over a value stops at once when they were not; its result is
+// of no use then, and whoever began it returns what spent says. A nil runtime is
+// for values that Go code makes: it has no limit.
+func (rt *runtime) spend(n int) bool {
+	if rt == nil {
+		return true
+	}
+	rt.steps -= n
+	return rt.steps >= 0
+}
+
+// exhaust leaves no work to be done.
+func (rt *runtime) exhaust() { rt.steps = min(rt.steps, -1) }
+
+// spent returns err, or that the work ran out: then err may come from a walk that
+// stopped early.
+func (rt *runtime) spent(err error) error {
+	if rt.steps < 0 && !errors.Is(err, ErrLimit) {
+		return fmt.Errorf("%w: too many steps", ErrLimit)
+	}
+	return err
+}
+
+// charge spends the work of going over a value once, but not over what is in it.
+func (rt *runtime) charge(v Value) bool {
+	n := 1
+	switch v := v.(type) {
+	case string:
+		n += len(v) / 8
+	case markup:
+		n += len(v) / 8
+	case *List:
+		n += len(v.Items)
+	case *Tuple:
+		n += len(v.Items)
+	case *Dict:
+		n += v.Len()
+	case *dictView:
+		n += v.dict.Len()
+	case *big.Int: // printing, multiplying and dividing are quadratic
+		words := v.BitLen() / 64
+		n += words + words*words/32
+	}
+	return rt.spend(n)
+}
+
+// chargeArgs charges all arguments of a call.
+func (rt *runtime) chargeArgs(a args) {
+	for _, v := range a.pos {
+		rt.charge(v)
+	}
+	for _, n := range a.named {
+		rt.charge(n.value)
+	}
+}
+
+// descend is called before the values inside of another are walked over, and
+// ascend after that, so that deep nesting cannot use up the stack.
+func (rt *runtime) descend() bool {
+	if rt == nil {
+		return true
+	}
+	if rt.nested++; rt.nested > maxNesting {
+		rt.exhaust()
+	}
+	return rt.steps >= 0
+}
+
+func (rt *runtime) ascend() {
+	if rt != nil {
+		rt.nested--
+	}
+}
+
 // room checks the size of a string or list that is about to be made.
 func (rt *runtime) room(n int) error {
 	if n > rt.maxOutput || n < 0 {
@@ -97,12 +178,19 @@ func (rt *runtime) roomTimes(n int, times int64) error {
 	if times > 0 && n > 0 && int64(n) > int64(rt.maxOutput)/times {
 		return fmt.Errorf("%w: a value of %d times %d bytes", ErrLimit, times, n)
 	}
-	return nil
+	if times > 0 {
+		rt.spend(n * int(times) / 64)
+	}
+	return rt.spent(nil)
 }
 
 func (rt *runtime) write(s string) error {
+	if err := rt.room(len(rt.out) + len(s)); err != nil {
+		return err
+	}
+	rt.spend(len(s) / 64)
 	rt.out = append(rt.out, s...)
-	return rt.room(len(rt.out))
+	return rt.spent(nil)
 }
 
 // capture returns what a body writes. It writes behind what is there already and
@@ -115,6 +203,7 @@ func (rt *runtime) capture(f *frame, body []stmt) (string, control, error) {
 
 // cut takes back what was written from a point on.
 func (rt *runtime) cut(start int) string {
+	rt.spend((len(rt.out) - start) / 64)
 	text := string(rt.out[start:])
 	rt.out = rt.out[:start]
 	return text
@@ -179,7 +268,7 @@ func (rt *runtime) print(f *frame, x expr) error {
 }
 
 func (rt *runtime) printValue(v Value) error {
-	t, err := str(v)
+	t, err := rt.str(v)
 	if err != nil {
 		return err
 	}
@@ -213,7 +302,7 @@ func (s *setStmt) exec(f *frame) (control, error) {
 func assign(f *frame, t target, v Value) error {
 	switch {
 	case t.many != nil:
-		values, err := items(v)
+		values, err := f.rt.items(v)
 		if err != nil {
 			if isUndefined(v) {
 				return err
@@ -277,7 +366,7 @@ func (s *filterStmt) exec(f *frame) (control, error) {
 	}
 	v, err := applyFilters(inner, s.filter, text)
 	if err == nil {
-		if text, err = str(v); err == nil {
+		if text, err = f.rt.str(v); err == nil {
 			err = f.rt.write(text)
 		}
 	}
@@ -302,7 +391,7 @@ func (s *callStmt) exec(f *frame) (control, error) {
 	v, err := s.call.eval(f)
 	if err == nil {
 		var text string
-		if text, err = str(v); err == nil {
+		if text, err = f.rt.str(v); err == nil {
 			err = f.rt.write(text)
 		}
 	}

@@ -108,12 +108,12 @@ func filterNamed(name string) filterFunc {
 	return nil
 }
 
-func attrFilter(_ *runtime, in Value, a args) (Value, error) {
+func attrFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(1, "name")
 	if err != nil {
 		return nil, err
 	}
-	name, err := str(p[0])
+	name, err := rt.str(p[0])
 	if err != nil {
 		return nil, err
 	}
@@ -123,17 +123,17 @@ func attrFilter(_ *runtime, in Value, a args) (Value, error) {
 	return noAttribute(in, name), nil
 }
 
-func listFilter(_ *runtime, in Value, a args) (Value, error) {
-	list, err := items(in)
+func listFilter(rt *runtime, in Value, a args) (Value, error) {
+	list, err := rt.items(in)
 	return &List{slices.Clone(list)}, err
 }
 
-func batchFilter(_ *runtime, in Value, a args) (Value, error) {
+func batchFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(1, "linecount", "fill_with")
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
@@ -155,6 +155,7 @@ func batchFilter(_ *runtime, in Value, a args) (Value, error) {
 			if size > maxRange {
 				return nil, ErrLimit
 			}
+			rt.spend(int(max(size, 0)))
 			for int64(len(row)) < size {
 				row = append(row, fill)
 			}
@@ -164,12 +165,12 @@ func batchFilter(_ *runtime, in Value, a args) (Value, error) {
 	return &generator{out}, nil
 }
 
-func sliceFilter(_ *runtime, in Value, a args) (Value, error) {
+func sliceFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(1, "slices", "fill_with")
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +183,7 @@ func sliceFilter(_ *runtime, in Value, a args) (Value, error) {
 	case n > maxRange:
 		return nil, ErrLimit
 	}
+	rt.spend(int(max(n, 0)))
 	fill := or(p[1], nil)
 	per, extra := int64(len(list))/max(n, 1), int64(len(list))%max(n, 1)
 	var out []Value
@@ -201,15 +203,15 @@ func sliceFilter(_ *runtime, in Value, a args) (Value, error) {
 	return &generator{out}, nil
 }
 
-func lengthFilter(_ *runtime, in Value, a args) (Value, error) {
+func lengthFilter(rt *runtime, in Value, a args) (Value, error) {
 	if _, err := a.bind(0); err != nil {
 		return nil, err
 	}
-	return length(in)
+	return rt.length(in)
 }
 
 // length is Python's len().
-func length(v Value) (Value, error) {
+func (rt *runtime) length(v Value) (Value, error) {
 	switch v := v.(type) {
 	case string:
 		return int64(utf8.RuneCountInString(v)), nil
@@ -233,7 +235,7 @@ func length(v Value) (Value, error) {
 	return nil, typeError("object of type '%s' has no len()", typeName(v))
 }
 
-func defaultFilter(_ *runtime, in Value, a args) (Value, error) {
+func defaultFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "default_value", "boolean")
 	if err != nil {
 		return nil, err
@@ -245,16 +247,22 @@ func defaultFilter(_ *runtime, in Value, a args) (Value, error) {
 }
 
 // foldCase is how sorting sees strings unless it is told to mind case.
-func foldCase(v Value) Value {
+func (rt *runtime) foldCase(v Value) Value {
 	if s, ok := text(v); ok {
+		if !rt.spend(len(s)) {
+			return v
+		}
 		return lower(s)
 	}
 	return v
 }
 
 // sortStable sorts by key as Python's sorted does.
-func sortStable(list []Value, key func(Value) (Value, error), reverse bool) ([]Value, error) {
+func (rt *runtime) sortStable(list []Value, key func(Value) (Value, error), reverse bool) ([]Value, error) {
 	type pair struct{ key, value Value }
+	if !rt.spend(8 * len(list)) { // the keys are values of their own
+		return nil, rt.spent(nil)
+	}
 	pairs := make([]pair, len(list))
 	for i, v := range list {
 		k, err := key(v)
@@ -265,7 +273,7 @@ func sortStable(list []Value, key func(Value) (Value, error), reverse bool) ([]V
 	}
 	var failed error
 	slices.SortStableFunc(pairs, func(a, b pair) int {
-		c, err := compare(a.key, b.key, "<")
+		c, err := rt.compare(a.key, b.key, "<")
 		if err != nil && failed == nil {
 			failed = err
 		}
@@ -284,7 +292,7 @@ func sortStable(list []Value, key func(Value) (Value, error), reverse bool) ([]V
 	return out, failed
 }
 
-func dictSortFilter(_ *runtime, in Value, a args) (Value, error) {
+func dictSortFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "case_sensitive", "by", "reverse")
 	if err != nil {
 		return nil, err
@@ -301,18 +309,18 @@ func dictSortFilter(_ *runtime, in Value, a args) (Value, error) {
 	if by == "value" {
 		at = 1
 	}
-	list, err := sortStable((&dictView{d, "items"}).items(), func(v Value) (Value, error) {
+	list, err := rt.sortStable((&dictView{d, "items"}).items(), func(v Value) (Value, error) {
 		k := v.(*Tuple).Items[at]
 		if truth(or(p[0], false)) {
 			return k, nil
 		}
-		return foldCase(k), nil
+		return rt.foldCase(k), nil
 	}, truth(or(p[2], false)))
 	return &List{list}, err
 }
 
-func firstFilter(_ *runtime, in Value, a args) (Value, error) {
-	list, err := items(in)
+func firstFilter(rt *runtime, in Value, a args) (Value, error) {
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
@@ -325,11 +333,11 @@ func firstFilter(_ *runtime, in Value, a args) (Value, error) {
 	return list[0], nil
 }
 
-func lastFilter(_ *runtime, in Value, a args) (Value, error) {
+func lastFilter(rt *runtime, in Value, a args) (Value, error) {
 	if g, ok := in.(*generator); ok {
 		return nil, typeError("'%s' object is not reversible", typeName(g))
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
@@ -339,13 +347,13 @@ func lastFilter(_ *runtime, in Value, a args) (Value, error) {
 	return list[len(list)-1], nil
 }
 
-func reverseFilter(_ *runtime, in Value, a args) (Value, error) {
+func reverseFilter(rt *runtime, in Value, a args) (Value, error) {
 	if s, ok := text(in); ok {
 		r := []rune(s)
 		slices.Reverse(r)
 		return string(r), nil
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
@@ -354,7 +362,7 @@ func reverseFilter(_ *runtime, in Value, a args) (Value, error) {
 	return &generator{list}, nil
 }
 
-func itemsFilter(_ *runtime, in Value, a args) (Value, error) {
+func itemsFilter(rt *runtime, in Value, a args) (Value, error) {
 	switch v := in.(type) {
 	case *undefined:
 		return &generator{}, nil

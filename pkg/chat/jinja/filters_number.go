@@ -5,7 +5,7 @@ import (
 	"math/big"
 )
 
-func absFilter(_ *runtime, in Value, a args) (Value, error) {
+func absFilter(rt *runtime, in Value, a args) (Value, error) {
 	if u, ok := in.(*undefined); ok {
 		return nil, u.err()
 	}
@@ -21,7 +21,7 @@ func absFilter(_ *runtime, in Value, a args) (Value, error) {
 	}
 }
 
-func intFilter(_ *runtime, in Value, a args) (Value, error) {
+func intFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "default", "base")
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func intFilter(_ *runtime, in Value, a args) (Value, error) {
 	return fallback, nil
 }
 
-func floatFilter(_ *runtime, in Value, a args) (Value, error) {
+func floatFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "default")
 	if err != nil {
 		return nil, err
@@ -121,7 +121,7 @@ func abs64(n int64) int64 {
 	return n
 }
 
-func roundFilter(_ *runtime, in Value, a args) (Value, error) {
+func roundFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "precision", "method")
 	if err != nil {
 		return nil, err
@@ -145,11 +145,11 @@ func roundFilter(_ *runtime, in Value, a args) (Value, error) {
 		}
 		return roundInt(in, digits)
 	case "ceil", "floor":
-		power, err := arith("**", int64(10), digits)
+		power, err := rt.arith("**", int64(10), digits)
 		if err != nil {
 			return nil, err
 		}
-		scaled, err := arith("*", in, power)
+		scaled, err := rt.arith("*", in, power)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +166,7 @@ func roundFilter(_ *runtime, in Value, a args) (Value, error) {
 			b, _ := big.NewFloat(n).Int(nil)
 			scaled = normInt(b)
 		}
-		return arith("/", scaled, power)
+		return rt.arith("/", scaled, power)
 	}
 	return nil, valueError("method must be common, ceil or floor")
 }

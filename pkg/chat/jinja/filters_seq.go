@@ -36,12 +36,12 @@ func attrPath(attribute Value) []Value {
 }
 
 // attrGetter follows a path from an item.
-func attrGetter(attribute Value) func(Value) (Value, error) {
+func (rt *runtime) attrGetter(attribute Value) func(Value) (Value, error) {
 	path := attrPath(attribute)
 	return func(v Value) (Value, error) {
 		for _, part := range path {
 			var err error
-			if v, err = getItem(v, part); err != nil {
+			if v, err = rt.getItem(v, part); err != nil {
 				return nil, err
 			}
 		}
@@ -50,14 +50,14 @@ func attrGetter(attribute Value) func(Value) (Value, error) {
 }
 
 // multiGetter makes the key for sorting by attributes parted by commas.
-func multiGetter(attribute Value, caseSensitive bool) func(Value) (Value, error) {
+func (rt *runtime) multiGetter(attribute Value, caseSensitive bool) func(Value) (Value, error) {
 	var getters []func(Value) (Value, error)
 	if s, ok := text(attribute); ok {
 		for part := range strings.SplitSeq(s, ",") {
-			getters = append(getters, attrGetter(part))
+			getters = append(getters, rt.attrGetter(part))
 		}
 	} else {
-		getters = append(getters, attrGetter(attribute))
+		getters = append(getters, rt.attrGetter(attribute))
 	}
 	return func(v Value) (Value, error) {
 		key := make([]Value, len(getters))
@@ -67,7 +67,7 @@ func multiGetter(attribute Value, caseSensitive bool) func(Value) (Value, error)
 				return nil, err
 			}
 			if !caseSensitive {
-				k = foldCase(k)
+				k = rt.foldCase(k)
 			}
 			key[i] = k
 		}
@@ -75,30 +75,30 @@ func multiGetter(attribute Value, caseSensitive bool) func(Value) (Value, error)
 	}
 }
 
-func sortFilter(_ *runtime, in Value, a args) (Value, error) {
+func sortFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "reverse", "case_sensitive", "attribute")
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
-	key := multiGetter(or(p[2], nil), truth(or(p[1], false)))
-	out, err := sortStable(list, key, truth(or(p[0], false)))
+	key := rt.multiGetter(or(p[2], nil), truth(or(p[1], false)))
+	out, err := rt.sortStable(list, key, truth(or(p[0], false)))
 	return &List{out}, err
 }
 
-func uniqueFilter(_ *runtime, in Value, a args) (Value, error) {
+func uniqueFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "case_sensitive", "attribute")
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
-	get := attrGetter(or(p[1], nil))
+	get := rt.attrGetter(or(p[1], nil))
 	seen := NewDict(len(list))
 	var out []Value
 	for _, item := range list {
@@ -107,14 +107,14 @@ func uniqueFilter(_ *runtime, in Value, a args) (Value, error) {
 			return nil, err
 		}
 		if !truth(or(p[0], false)) {
-			k = foldCase(k)
+			k = rt.foldCase(k)
 		}
-		_, found, err := seen.lookup(k)
+		_, found, err := seen.lookup(rt, k)
 		if err != nil {
 			return nil, err
 		}
 		if !found {
-			seen.set(k, true)
+			seen.set(rt, k, true)
 			out = append(out, item)
 		}
 	}
@@ -122,19 +122,19 @@ func uniqueFilter(_ *runtime, in Value, a args) (Value, error) {
 }
 
 func extremeFilter(op string) filterFunc {
-	return func(_ *runtime, in Value, a args) (Value, error) {
+	return func(rt *runtime, in Value, a args) (Value, error) {
 		p, err := a.bind(0, "case_sensitive", "attribute")
 		if err != nil {
 			return nil, err
 		}
-		list, err := items(in)
+		list, err := rt.items(in)
 		if err != nil {
 			return nil, err
 		}
 		if len(list) == 0 {
 			return &undefined{why: "No aggregated item, sequence was empty."}, nil
 		}
-		get := attrGetter(or(p[1], nil))
+		get := rt.attrGetter(or(p[1], nil))
 		var best, bestKey Value
 		for i, item := range list {
 			k, err := get(item)
@@ -142,10 +142,10 @@ func extremeFilter(op string) filterFunc {
 				return nil, err
 			}
 			if !truth(or(p[0], false)) {
-				k = foldCase(k)
+				k = rt.foldCase(k)
 			}
 			if i > 0 {
-				if better, err := ordered(op, k, bestKey); err != nil {
+				if better, err := rt.ordered(op, k, bestKey); err != nil {
 					return nil, err
 				} else if !better {
 					continue
@@ -162,7 +162,7 @@ func sumFilter(rt *runtime, in Value, a args) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func sumFilter(rt *runtime, in Value, a args) (Value, error) {
 	if _, ok := text(total); ok {
 		return nil, typeError("sum() can't sum strings [use ''.join(seq) instead]")
 	}
-	get := attrGetter(or(p[0], nil))
+	get := rt.attrGetter(or(p[0], nil))
 	for _, item := range list {
 		if item, err = get(item); err != nil {
 			return nil, err
@@ -182,16 +182,16 @@ func sumFilter(rt *runtime, in Value, a args) (Value, error) {
 	return total, nil
 }
 
-func groupByFilter(_ *runtime, in Value, a args) (Value, error) {
+func groupByFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(1, "attribute", "default", "case_sensitive")
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
-	path := attrGetter(p[0])
+	path := rt.attrGetter(p[0])
 	caseSensitive := truth(or(p[2], false))
 	get := func(v Value) (Value, error) {
 		k, err := path(v)
@@ -203,11 +203,11 @@ func groupByFilter(_ *runtime, in Value, a args) (Value, error) {
 	key := func(v Value) (Value, error) {
 		k, err := get(v)
 		if err == nil && !caseSensitive {
-			k = foldCase(k)
+			k = rt.foldCase(k)
 		}
 		return k, err
 	}
-	sorted, err := sortStable(list, key, false)
+	sorted, err := rt.sortStable(list, key, false)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +218,7 @@ func groupByFilter(_ *runtime, in Value, a args) (Value, error) {
 		if err != nil {
 			return nil, err
 		}
-		if i == 0 || !equal(k, last) {
+		if i == 0 || !rt.equal(k, last) {
 			shown, err := get(item) // the first of a group gives its name
 			if err != nil {
 				return nil, err
@@ -236,7 +236,7 @@ func mapFilter(rt *runtime, in Value, a args) (Value, error) {
 	if !truth(in) { // then nothing is looked at
 		return &generator{}, nil
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil || len(list) == 0 {
 		return &generator{}, err
 	}
@@ -276,7 +276,7 @@ func mapFunc(rt *runtime, a args) (func(Value) (Value, error), error) {
 		return func(v Value) (Value, error) {
 			for _, part := range path {
 				var err error
-				if v, err = getItem(v, part); err != nil {
+				if v, err = rt.getItem(v, part); err != nil {
 					return nil, err
 				}
 				if isUndefined(v) && fallback != nil {
@@ -286,7 +286,7 @@ func mapFunc(rt *runtime, a args) (func(Value) (Value, error), error) {
 			return v, nil
 		}, nil
 	}
-	name, err := str(a.pos[0])
+	name, err := rt.str(a.pos[0])
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func mapFunc(rt *runtime, a args) (func(Value) (Value, error), error) {
 		return nil, errors.New("no filter named '" + name + "'")
 	}
 	rest := args{a.pos[1:], a.named}
-	return func(v Value) (Value, error) { return fn(rt, v, rest) }, nil
+	return func(v Value) (Value, error) { return runFilter(rt, fn, v, rest) }, nil
 }
 
 // selectFilter keeps the items that pass a test, or those that do not.
@@ -304,22 +304,22 @@ func selectFilter(byAttr, keep bool) filterFunc {
 		if !truth(in) { // then nothing is looked at
 			return &generator{}, nil
 		}
-		list, err := items(in)
+		list, err := rt.items(in)
 		if err != nil || len(list) == 0 {
 			return &generator{}, err
 		}
-		get := attrGetter(nil)
+		get := rt.attrGetter(nil)
 		pos := a.pos
 		if byAttr {
 			if len(pos) == 0 {
 				return nil, errors.New("FilterArgumentError: missing parameter for attribute name")
 			}
-			get = attrGetter(pos[0])
+			get = rt.attrGetter(pos[0])
 			pos = pos[1:]
 		}
 		pass := func(v Value) (bool, error) { return truth(v), nil }
 		if len(pos) > 0 {
-			name, err := str(pos[0])
+			name, err := rt.str(pos[0])
 			if err != nil {
 				return nil, err
 			}

@@ -7,13 +7,16 @@ import (
 
 // textFilter is a filter of one string to another. Escaped text stays escaped.
 func textFilter(f func(string) string) filterFunc {
-	return func(_ *runtime, in Value, a args) (Value, error) {
+	return func(rt *runtime, in Value, a args) (Value, error) {
 		if _, err := a.bind(0); err != nil {
 			return nil, err
 		}
-		s, err := str(in)
+		s, err := rt.str(in)
 		if err != nil {
 			return nil, err
+		}
+		if !rt.spend(len(s)) { // changing case takes long
+			return nil, rt.spent(nil)
 		}
 		if _, ok := in.(markup); ok {
 			return markup(f(s)), nil
@@ -27,7 +30,7 @@ func centerFilter(rt *runtime, in Value, a args) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := str(in)
+	s, err := rt.str(in)
 	if err != nil {
 		return nil, err
 	}
@@ -38,29 +41,29 @@ func centerFilter(rt *runtime, in Value, a args) (Value, error) {
 	return padded(rt, s, "center", width, " ")
 }
 
-func escapeFilter(_ *runtime, in Value, a args) (Value, error) {
+func escapeFilter(rt *runtime, in Value, a args) (Value, error) {
 	if m, ok := in.(markup); ok {
 		return m, nil
 	}
-	s, err := str(in)
+	s, err := rt.str(in)
 	return markup(escapeHTML(s)), err
 }
 
-func forceEscapeFilter(_ *runtime, in Value, a args) (Value, error) {
-	s, err := str(in)
+func forceEscapeFilter(rt *runtime, in Value, a args) (Value, error) {
+	s, err := rt.str(in)
 	return markup(escapeHTML(s)), err
 }
 
-func safeFilter(_ *runtime, in Value, a args) (Value, error) {
-	s, err := str(in)
+func safeFilter(rt *runtime, in Value, a args) (Value, error) {
+	s, err := rt.str(in)
 	return markup(s), err
 }
 
-func stringFilter(_ *runtime, in Value, a args) (Value, error) {
+func stringFilter(rt *runtime, in Value, a args) (Value, error) {
 	if m, ok := in.(markup); ok {
 		return m, nil
 	}
-	return str(in)
+	return rt.str(in)
 }
 
 func joinFilter(rt *runtime, in Value, a args) (Value, error) {
@@ -68,24 +71,25 @@ func joinFilter(rt *runtime, in Value, a args) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := items(in)
+	list, err := rt.items(in)
 	if err != nil {
 		return nil, err
 	}
-	sep, err := str(or(p[0], ""))
+	sep, err := rt.str(or(p[0], ""))
 	if err != nil {
 		return nil, err
 	}
-	get := attrGetter(or(p[1], nil))
+	get := rt.attrGetter(or(p[1], nil))
 	var b strings.Builder
 	for i, item := range list {
 		if item, err = get(item); err != nil {
 			return nil, err
 		}
-		s, err := str(item)
+		s, err := rt.str(item)
 		if err != nil {
 			return nil, err
 		}
+		rt.spend((len(s) + len(sep)) / 64)
 		if i > 0 {
 			b.WriteString(sep)
 		}
@@ -102,15 +106,15 @@ func replaceFilter(rt *runtime, in Value, a args) (Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := str(in)
+	s, err := rt.str(in)
 	if err != nil {
 		return nil, err
 	}
-	before, err := str(p[0])
+	before, err := rt.str(p[0])
 	if err != nil {
 		return nil, err
 	}
-	after, err := str(p[1])
+	after, err := rt.str(p[1])
 	if err != nil {
 		return nil, err
 	}
@@ -128,16 +132,16 @@ func replaceFilter(rt *runtime, in Value, a args) (Value, error) {
 	return out, err
 }
 
-func trimFilter(_ *runtime, in Value, a args) (Value, error) {
+func trimFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "chars")
 	if err != nil {
 		return nil, err
 	}
-	s, err := str(in)
+	s, err := rt.str(in)
 	if err != nil {
 		return nil, err
 	}
-	s, err = strip(s, or(p[0], nil), true, true)
+	s, err = strip(rt, s, or(p[0], nil), true, true)
 	if _, ok := in.(markup); ok {
 		return markup(s), err
 	}
@@ -206,7 +210,7 @@ func indentFilter(rt *runtime, in Value, a args) (Value, error) {
 	return out, nil
 }
 
-func truncateFilter(_ *runtime, in Value, a args) (Value, error) {
+func truncateFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "length", "killwords", "end", "leeway")
 	if err != nil {
 		return nil, err
@@ -227,7 +231,7 @@ func truncateFilter(_ *runtime, in Value, a args) (Value, error) {
 	if leeway < 0 {
 		return nil, typeError("AssertionError: expected leeway >= 0, got %d", leeway)
 	}
-	long, err := length(in)
+	long, err := rt.length(in)
 	if err != nil {
 		return nil, err
 	}
@@ -249,11 +253,14 @@ func truncateFilter(_ *runtime, in Value, a args) (Value, error) {
 }
 
 // urlEncodeFilter quotes a string or a mapping for a URL.
-func urlEncodeFilter(_ *runtime, in Value, a args) (Value, error) {
+func urlEncodeFilter(rt *runtime, in Value, a args) (Value, error) {
 	quoteURL := func(v Value, safe string) (string, error) {
-		s, err := str(v)
+		s, err := rt.str(v)
 		if err != nil {
 			return "", err
+		}
+		if rt.charge(s); rt.steps < 0 {
+			return "", rt.spent(nil)
 		}
 		var b strings.Builder
 		for i := range len(s) {
@@ -286,15 +293,15 @@ func urlEncodeFilter(_ *runtime, in Value, a args) (Value, error) {
 	return strings.Join(parts, "&"), nil
 }
 
-func wordCountFilter(_ *runtime, in Value, a args) (Value, error) {
-	s, err := str(in)
+func wordCountFilter(rt *runtime, in Value, a args) (Value, error) {
+	s, err := rt.str(in)
 	if err != nil {
 		return nil, err
 	}
 	return int64(len(strings.FieldsFunc(s, func(r rune) bool { return !isWord(r) }))), nil
 }
 
-func xmlAttrFilter(_ *runtime, in Value, a args) (Value, error) {
+func xmlAttrFilter(rt *runtime, in Value, a args) (Value, error) {
 	p, err := a.bind(0, "autospace")
 	if err != nil {
 		return nil, err
@@ -315,9 +322,13 @@ func xmlAttrFilter(_ *runtime, in Value, a args) (Value, error) {
 		if strings.ContainsFunc(key, func(r rune) bool { return isSpace(r) || strings.ContainsRune("/>=", r) }) {
 			return nil, valueError("Invalid character in attribute name: %s", quote(key))
 		}
-		value, err := str(e.value)
+		value, err := rt.str(e.value)
 		if err != nil {
 			return nil, err
+		}
+		rt.charge(key)
+		if rt.charge(value); rt.steps < 0 {
+			return nil, rt.spent(nil)
 		}
 		if _, marked := e.value.(markup); !marked {
 			value = escapeHTML(value)

@@ -14,6 +14,7 @@ const maxWidth = 1 << 20
 // format is the % operator of strings.
 func format(rt *runtime, l, r Value) (Value, error) {
 	layout, _ := text(l)
+	rt.charge(l)
 	values := []Value{r}
 	named, isDict := r.(*Dict)
 	if t, ok := r.(*Tuple); ok {
@@ -56,10 +57,11 @@ func format(rt *runtime, l, r Value) (Value, error) {
 		} else if v, err = next(); err != nil {
 			return nil, err
 		}
-		s, err := spec.print(v)
+		s, err := spec.print(rt, v)
 		if err != nil {
 			return nil, err
 		}
+		rt.spend(len(s) / 8) // padding and precision make much of little
 		b.WriteString(s)
 		if err := rt.room(b.Len()); err != nil {
 			return nil, err
@@ -165,14 +167,14 @@ func percentSpec(s string, next func() (Value, error)) (spec percent, n int, err
 	return spec, n, nil
 }
 
-func (p *percent) print(v Value) (string, error) {
+func (p *percent) print(rt *runtime, v Value) (string, error) {
 	var s string
 	var err error
 	switch p.verb {
 	case 's':
-		s, err = str(v)
+		s, err = rt.str(v)
 	case 'r', 'a':
-		s, err = repr(v, 0)
+		s, err = rt.repr(v)
 	case 'c':
 		var isText bool
 		if s, isText = text(v); !isText || utf8.RuneCountInString(s) != 1 {
@@ -183,7 +185,7 @@ func (p *percent) print(v Value) (string, error) {
 			s = string(rune(n))
 		}
 	case 'd', 'i', 'u', 'x', 'X', 'o':
-		return p.printInt(v)
+		return p.printInt(rt, v)
 	case 'f', 'F', 'e', 'E', 'g', 'G':
 		return p.printFloat(v)
 	default:
@@ -198,9 +200,9 @@ func (p *percent) print(v Value) (string, error) {
 	return p.pad("", s, false), nil
 }
 
-func (p *percent) printInt(v Value) (string, error) {
+func (p *percent) printInt(rt *runtime, v Value) (string, error) {
 	if f, ok := v.(float64); ok && strings.IndexByte("diu", p.verb) >= 0 {
-		n, err := intFilter(nil, f, args{})
+		n, err := intFilter(rt, f, args{})
 		if err != nil {
 			return "", err
 		}
@@ -305,7 +307,7 @@ func formatFilter(rt *runtime, in Value, a args) (Value, error) {
 	if len(a.pos) > 0 && len(a.named) > 0 {
 		return nil, fmt.Errorf("FilterArgumentError: can't handle positional and keyword arguments at the same time")
 	}
-	s, err := str(in)
+	s, err := rt.str(in)
 	if err != nil {
 		return nil, err
 	}
@@ -324,6 +326,7 @@ func formatFilter(rt *runtime, in Value, a args) (Value, error) {
 func formatBraces(rt *runtime, s string, a args) (Value, error) {
 	var b strings.Builder
 	auto := int64(0)
+	rt.charge(s)
 	for i := 0; i < len(s); i++ {
 		c := s[i]
 		if c != '{' && c != '}' {
@@ -340,6 +343,7 @@ func formatBraces(rt *runtime, s string, a args) (Value, error) {
 			return nil, valueError("Single '%c' encountered in format string", c)
 		}
 		field := s[i+1 : i+end]
+		rt.spend(1 + len(a.named))
 		i += end
 		v, found := Value(nil), false
 		if field == "" {
@@ -361,10 +365,11 @@ func formatBraces(rt *runtime, s string, a args) (Value, error) {
 		if !found {
 			return nil, fmt.Errorf("KeyError: %s", quote(field))
 		}
-		t, err := str(v)
+		t, err := rt.str(v)
 		if err != nil {
 			return nil, err
 		}
+		rt.spend(len(t) / 64)
 		b.WriteString(t)
 		if err := rt.room(b.Len()); err != nil {
 			return nil, err

@@ -24,7 +24,7 @@ var printCaller = &function{"generation", func(rt *runtime, a args) (Value, erro
 	return call(rt, a.named[0].value, args{})
 }}
 
-func rangeFunc(_ *runtime, a args) (Value, error) {
+func rangeFunc(rt *runtime, a args) (Value, error) {
 	if len(a.named) > 0 || len(a.pos) == 0 || len(a.pos) > 3 {
 		return nil, typeError("range expected 1 to 3 arguments")
 	}
@@ -53,7 +53,7 @@ func rangeFunc(_ *runtime, a args) (Value, error) {
 	return r, nil
 }
 
-func dictFunc(_ *runtime, a args) (Value, error) {
+func dictFunc(rt *runtime, a args) (Value, error) {
 	if len(a.pos) > 1 {
 		return nil, typeError("dict expected at most 1 argument, got %d", len(a.pos))
 	}
@@ -61,25 +61,25 @@ func dictFunc(_ *runtime, a args) (Value, error) {
 	if len(a.pos) == 1 {
 		if from, ok := a.pos[0].(*Dict); ok {
 			for _, e := range from.entries {
-				d.set(e.key, e.value)
+				d.set(rt, e.key, e.value)
 			}
 		} else {
-			list, err := items(a.pos[0])
+			list, err := rt.items(a.pos[0])
 			if err != nil {
 				return nil, err
 			}
 			for _, item := range list {
-				pair, err := items(item)
+				pair, err := rt.items(item)
 				if err != nil {
 					return nil, err
 				}
 				if len(pair) != 2 {
 					return nil, valueError("dictionary update sequence element has length %d; 2 is required", len(pair))
 				}
-				if !hashable(pair[0]) {
+				if !rt.hashable(pair[0]) {
 					return nil, typeError("unhashable type: '%s'", typeName(pair[0]))
 				}
-				d.set(pair[0], pair[1])
+				d.set(rt, pair[0], pair[1])
 			}
 		}
 	}
@@ -97,13 +97,13 @@ func namespaceFunc(rt *runtime, a args) (Value, error) {
 	return &namespace{d.(*Dict)}, nil
 }
 
-func joinerFunc(_ *runtime, a args) (Value, error) {
+func joinerFunc(rt *runtime, a args) (Value, error) {
 	p, err := a.bind(0, "sep")
 	if err != nil {
 		return nil, err
 	}
 	used := false
-	return &function{"joiner", func(*runtime, args) (Value, error) {
+	return &function{"joiner", func(_ *runtime, _ args) (Value, error) {
 		if !used {
 			used = true
 			return "", nil
@@ -118,7 +118,7 @@ type cyclerValue struct {
 	at    int
 }
 
-func cyclerFunc(_ *runtime, a args) (Value, error) {
+func cyclerFunc(rt *runtime, a args) (Value, error) {
 	if len(a.pos) == 0 {
 		return nil, fmt.Errorf("RuntimeError: at least one item has to be provided")
 	}
@@ -130,13 +130,13 @@ func (c *cyclerValue) attr(name string) (Value, bool) {
 	case "current":
 		return c.items[c.at], true
 	case "next":
-		return method(name, func(*runtime, args) (Value, error) {
+		return method(name, func(_ *runtime, _ args) (Value, error) {
 			v := c.items[c.at]
 			c.at = (c.at + 1) % len(c.items)
 			return v, nil
 		}), true
 	case "reset":
-		return method(name, func(*runtime, args) (Value, error) {
+		return method(name, func(_ *runtime, _ args) (Value, error) {
 			c.at = 0
 			return nil, nil
 		}), true
@@ -144,12 +144,12 @@ func (c *cyclerValue) attr(name string) (Value, bool) {
 	return nil, false
 }
 
-func raiseFunc(_ *runtime, a args) (Value, error) {
+func raiseFunc(rt *runtime, a args) (Value, error) {
 	p, err := a.bind(1, "message")
 	if err != nil {
 		return nil, err
 	}
-	message, err := str(p[0])
+	message, err := rt.str(p[0])
 	if err != nil {
 		return nil, err
 	}

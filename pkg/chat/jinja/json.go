@@ -94,7 +94,7 @@ func readJSON(r *jsonscan.Reader) (Value, error) {
 		err := r.ObjectBytes(func(key []byte) error {
 			k := commonKey(key)
 			v, err := readJSON(r)
-			d.set(k, v)
+			d.set(nil, k, v)
 			return err
 		})
 		return d, err
@@ -143,7 +143,8 @@ func (w *jsonWriter) write(v Value, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("%w: a value is nested too deeply", ErrLimit)
 	}
-	if err := w.rt.room(len(w.out)); err != nil {
+	w.rt.charge(v)
+	if err := w.rt.spent(w.rt.room(len(w.out))); err != nil {
 		return err
 	}
 	switch v := v.(type) {
@@ -154,7 +155,7 @@ func (w *jsonWriter) write(v Value, depth int) error {
 	case int64:
 		w.out = strconv.AppendInt(w.out, v, 10)
 	case *big.Int:
-		s, err := repr(v, 0)
+		s, err := w.rt.repr(v)
 		if err != nil {
 			return err
 		}
@@ -191,6 +192,10 @@ func jsonFloat(f float64) string {
 
 func (w *jsonWriter) newline(depth int) {
 	if w.hasIndent {
+		if size := depth * len(w.indent); w.rt.room(len(w.out)+size) != nil || !w.rt.spend(size/64) {
+			w.rt.exhaust() // the next value to be written says so
+			return
+		}
 		w.out = append(w.out, '\n')
 		for range depth {
 			w.out = append(w.out, w.indent...)
@@ -222,7 +227,7 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 		entries = slices.Clone(entries)
 		var failed error
 		slices.SortStableFunc(entries, func(a, b entry) int {
-			c, err := compare(a.key, b.key, "<")
+			c, err := w.rt.compare(a.key, b.key, "<")
 			if err != nil {
 				failed = err
 			}
@@ -238,10 +243,11 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 			w.out = append(w.out, w.itemSep...)
 		}
 		w.newline(depth + 1)
-		key, err := jsonKey(e.key)
+		key, err := jsonKey(w.rt, e.key)
 		if err != nil {
 			return err
 		}
+		w.rt.charge(key)
 		w.str(key)
 		w.out = append(w.out, w.kSep...)
 		if err := w.write(e.value, depth+1); err != nil {
@@ -256,7 +262,7 @@ func (w *jsonWriter) dict(d *Dict, depth int) error {
 }
 
 // jsonKey is how json.dumps spells a key that is no string.
-func jsonKey(k Value) (string, error) {
+func jsonKey(rt *runtime, k Value) (string, error) {
 	switch k := k.(type) {
 	case nil:
 		return "null", nil
@@ -265,7 +271,7 @@ func jsonKey(k Value) (string, error) {
 	case float64:
 		return jsonFloat(k), nil
 	case int64, *big.Int, string, markup:
-		return str(k)
+		return rt.str(k)
 	}
 	return "", typeError("keys must be str, int, float, bool or None, not %s", typeName(k))
 }
@@ -327,7 +333,7 @@ func toJSON(rt *runtime, in Value, a args) (Value, error) {
 		}
 	}
 	if sep := or(p[2], nil); sep != nil {
-		pair, err := items(sep)
+		pair, err := rt.items(sep)
 		if err != nil {
 			return nil, err
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestLimits(t *testing.T) {
@@ -31,6 +32,130 @@ func TestLimits(t *testing.T) {
 				t.Errorf("error %v, want ErrLimit", err)
 			}
 		})
+	}
+}
+
+func TestLimitsCountTheWorkInsideAStep(t *testing.T) {
+	const (
+		dag   = "{% set n=namespace(x=[1],y=[1]) %}{% for i in range(60) %}{% set n.x=[n.x,n.x] %}{% set n.y=[n.y,n.y] %}{% endfor %}"
+		tuple = "{% set n=namespace(x=(1,),y=(1,)) %}{% for i in range(60) %}{% set n.x=(n.x,n.x) %}{% set n.y=(n.y,n.y) %}{% endfor %}"
+		dict  = "{% set n=namespace(x={},y={}) %}{% for i in range(60) %}{% set n.x={'a':n.x,'b':n.x} %}{% set n.y={'a':n.y,'b':n.y} %}{% endfor %}"
+		deep  = "{% set n=namespace(x=[1],y=[1]) %}{% for i in range(99999) %}{% set n.x=[n.x] %}{% set n.y=[n.y] %}{% endfor %}"
+		text  = "{% set x='é'*5000000 %}{% set z='é'*5000000 %}{% for i in range(20000) %}{% set y="
+		list  = "{% set l=range(100000)|list %}{% for i in range(20000) %}{% set y="
+		big   = "{% set b=7**20000 %}{% set c=3**9000 %}{% for i in range(100000) %}{% set y="
+		end   = " %}{% endfor %}"
+	)
+	for name, source := range map[string]string{
+		"print":            dag + "{{ n.x }}",
+		"print a tuple":    tuple + "{{ n.x }}",
+		"print a dict":     dict + "{{ n.x }}",
+		"string":           dag + "{{ n.x|string|length }}",
+		"concat":           dag + "{{ n.x ~ '' }}",
+		"format":           dag + "{{ '%s' % n.x }}",
+		"format method":    dag + "{{ '{}'.format(n.x) }}",
+		"join":             dag + "{{ [n.x]|join }}",
+		"upper a list":     dag + "{{ n.x|upper }}",
+		"tojson":           dag + "{{ n.x|tojson }}",
+		"equal":            dag + "{{ n.x == n.y }}",
+		"equal by a test":  dag + "{{ n.x is eq(n.y) }}",
+		"unequal":          dag + "{{ n.x != n.y }}",
+		"less":             dag + "{{ n.x < n.y }}",
+		"in":               dag + "{{ n.x in [n.y] }}",
+		"count":            dag + "{{ [n.x].count(n.y) }}",
+		"index":            dag + "{{ [n.x].index(n.y) }}",
+		"sort":             dag + "{{ [n.x,n.y]|sort|length }}",
+		"max":              dag + "{{ [n.x,n.y]|max|length }}",
+		"group by":         dag + "{{ [{'a':n.x},{'a':n.y}]|groupby('a')|length }}",
+		"changed":          dag + "{% for i in [n.x,n.y] %}{{ loop.changed(i) }}{% endfor %}",
+		"tuple key":        tuple + "{{ {n.x: 1}|length }}",
+		"tuple lookup":     tuple + "{{ {1: 1}[n.x] }}",
+		"tuple get":        tuple + "{{ {1: 1}.get(n.x) }}",
+		"unique tuples":    tuple + "{{ [n.x,n.y]|unique|list|length }}",
+		"equal dicts":      dict + "{{ n.x == n.y }}",
+		"deep equal":       deep + "{{ n.x == n.y }}",
+		"deep less":        deep + "{{ n.x < n.y }}",
+		"deep print":       deep + "{{ n.x }}",
+		"last character":   text + "x[-1]" + end,
+		"a late character": text + "x[4999999]" + end,
+		"length":           text + "x|length" + end,
+		"reversed":         text + "x[::-1]" + end,
+		"reverse":          text + "x|reverse" + end,
+		"upper":            text + "x|upper" + end,
+		"title":            text + "x|title" + end,
+		"title method":     text + "x.title()" + end,
+		"is upper":         text + "x is upper" + end,
+		"json of text":     text + "x|tojson" + end,
+		"split":            text + "x.split()" + end,
+		"split at":         text + "x.split('é')" + end,
+		"strip":            text + "x.strip('é')" + end,
+		"find":             text + "x.find('a')" + end,
+		"through a value":  text + "x['find']('a')" + end,
+		"text equal":       text + "x == z" + end,
+		"text less":        text + "x < z" + end,
+		"text in text":     text + "'a' in x" + end,
+		"text key":         text + "{x: 1}[z]" + end,
+		"text sum":         text + "x + z" + end,
+		"list of text":     text + "x|list" + end,
+		"replace":          text + "x|replace('é', 'e')" + end,
+		"map":              text + "[x]|map('upper')|list" + end,
+		"select":           text + "[x]|select('eq', z)|list" + end,
+		"escape":           text + "x|e" + end,
+		"print in a block": "{% set x='é'*5000000 %}{% for i in range(20000) %}{% set y %}{{ x }}{% endset %}{% endfor %}",
+		"range list":       "{% for i in range(100000) %}{% set y = -1 in range(100000)|list %}{% endfor %}",
+		"list slice":       list + "l[::-1]" + end,
+		"list in":          list + "-1 in l" + end,
+		"sort a list":      list + "l|sort" + end,
+		"list sum":         list + "l + l" + end,
+		"sum of lists":     "{% set l=range(100000)|batch(1)|list %}{{ l|sum(start=[])|length }}",
+		"reverse a list":   list + "l|reverse" + end,
+		"copy":             list + "l.copy()" + end,
+		"tuple keys":       "{% set d=dict(range(100000)|map('string')|list|batch(2)) %}{% for i in range(100000) %}{% set y=i in d %}{% endfor %}",
+		"modulo":           big + "b % c" + end,
+		"product":          big + "b * 3" + end,
+		"quotient":         big + "b // c" + end,
+		"big hex":          big + "'%x' % b" + end,
+		"wide format":      "{% for i in range(100000) %}{% set y='%1000000d' % i %}{% endfor %}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			tmpl, err := Parse(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			start := time.Now()
+			_, err = tmpl.Render(NewDict(0), Options{MaxSteps: 3e6})
+			var located *Error
+			if !errors.Is(err, ErrLimit) || !errors.As(err, &located) || located.Line != 1 {
+				t.Errorf("error %v, want ErrLimit at line 1", err)
+			}
+			if took := time.Since(start); took > 2*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+func TestLimitsLeaveRoomForLongConversations(t *testing.T) {
+	tmpl, err := Parse("{% for m in messages %}{% set c = m.content.split('</think>')[-1]|trim %}" +
+		"{{ '<|im_start|>' + m['role'] + '\n' + c + '<|im_end|>' + '\n' }}{% endfor %}" +
+		"{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := strings.Repeat("é x ", 400)
+	messages := &List{}
+	for range 200 {
+		m := NewDict(2)
+		m.Set("role", "user")
+		m.Set("content", content)
+		messages.Items = append(messages.Items, m)
+	}
+	vars := NewDict(2)
+	vars.Set("messages", messages)
+	vars.Set("add_generation_prompt", true)
+	text, err := tmpl.Render(vars, Options{MaxSteps: 1e6}) // a twentieth of the default
+	if err != nil || len(text) < 200*len(content)-200 {
+		t.Errorf("%d bytes, error %v", len(text), err)
 	}
 }
 

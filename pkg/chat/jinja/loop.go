@@ -10,7 +10,7 @@ func (s *forStmt) exec(f *frame) (control, error) {
 
 // run loops over a value; depth counts the loops it is inside of by recursion.
 func (s *forStmt) run(f *frame, over Value, depth int) error {
-	list, err := items(over)
+	list, err := f.rt.items(over)
 	if err != nil {
 		return err
 	}
@@ -116,16 +116,16 @@ func (l *loopValue) attr(name string) (Value, bool) {
 		}
 		return l.list[l.at+1], true
 	case "cycle":
-		return &function{name, func(_ *runtime, a args) (Value, error) {
+		return &function{name, func(rt *runtime, a args) (Value, error) {
 			if len(a.pos) == 0 {
 				return nil, typeError("no items for cycling given")
 			}
 			return a.pos[l.at%len(a.pos)], nil
 		}}, true
 	case "changed":
-		return &function{name, func(_ *runtime, a args) (Value, error) {
+		return &function{name, func(rt *runtime, a args) (Value, error) {
 			now := &Tuple{a.pos}
-			if l.changed != nil && equal(&Tuple{l.changed}, now) {
+			if l.changed != nil && rt.equal(&Tuple{l.changed}, now) {
 				return false, nil
 			}
 			l.changed = append([]Value{}, a.pos...)

@@ -41,6 +41,9 @@ func (m *macroValue) call(rt *runtime, a args) (Value, error) {
 // bind gives the parameters their values.
 func (m *macroValue) bind(f *frame, a args) error {
 	d := m.def
+	if !f.rt.spend(len(a.pos) + len(d.params)*len(a.named)) {
+		return f.rt.spent(nil)
+	}
 	used := 0
 	take := func(name string) (Value, bool) {
 		for _, n := range a.named {

@@ -42,7 +42,14 @@ func isNumber(v Value) bool {
 }
 
 // arith applies an operator to two numbers.
-func arith(op string, l, r Value) (Value, error) {
+func (rt *runtime) arith(op string, l, r Value) (Value, error) {
+	if words(l)+words(r) > 0 {
+		rt.charge(l)
+		rt.charge(r)
+		if err := rt.spent(nil); err != nil {
+			return nil, err
+		}
+	}
 	_, lf := l.(float64)
 	_, rf := r.(float64)
 	if lf || rf || op == "/" {

@@ -11,7 +11,7 @@ import (
 )
 
 // str is Python's str().
-func str(v Value) (string, error) {
+func (rt *runtime) str(v Value) (string, error) {
 	switch v := v.(type) {
 	case string:
 		return v, nil
@@ -20,101 +20,102 @@ func str(v Value) (string, error) {
 	case *undefined:
 		return "", nil
 	}
-	return repr(v, 0)
+	return rt.repr(v)
 }
 
 // repr is Python's repr(). What Python prints with an address has none.
-func repr(v Value, depth int) (string, error) {
+func (rt *runtime) repr(v Value) (string, error) {
+	out, err := rt.appendRepr(nil, v, 0)
+	return string(out), err
+}
+
+func (rt *runtime) appendRepr(out []byte, v Value, depth int) ([]byte, error) {
 	if depth > maxNesting {
-		return "", fmt.Errorf("%w: a value is nested too deeply", ErrLimit)
+		return out, fmt.Errorf("%w: a value is nested too deeply", ErrLimit)
+	}
+	rt.charge(v)
+	if err := rt.spent(rt.room(len(out))); err != nil {
+		return out, err
 	}
 	switch v := v.(type) {
 	case nil:
-		return "None", nil
+		return append(out, "None"...), nil
 	case bool:
 		if v {
-			return "True", nil
+			return append(out, "True"...), nil
 		}
-		return "False", nil
+		return append(out, "False"...), nil
 	case int64:
-		return strconv.FormatInt(v, 10), nil
+		return strconv.AppendInt(out, v, 10), nil
 	case *big.Int:
 		if v.BitLen() > 14000 { // Python refuses more than 4300 digits
-			return "", valueError("Exceeds the limit (4300 digits) for integer string conversion")
+			return out, valueError("Exceeds the limit (4300 digits) for integer string conversion")
 		}
-		return v.String(), nil
+		return v.Append(out, 10), nil
 	case float64:
-		return floatText(v), nil
+		return append(out, floatText(v)...), nil
 	case string:
-		return quote(v), nil
+		return append(out, quote(v)...), nil
 	case markup:
-		return "Markup(" + quote(string(v)) + ")", nil
+		return append(append(append(out, "Markup("...), quote(string(v))...), ')'), nil
 	case *undefined:
-		return "Undefined", nil
+		return append(out, "Undefined"...), nil
 	case *List:
-		return reprItems("[", v.Items, "]", depth)
+		return rt.appendItems(out, "[", v.Items, "]", depth)
 	case *Tuple:
 		if len(v.Items) == 1 {
-			return reprItems("(", v.Items, ",)", depth)
+			return rt.appendItems(out, "(", v.Items, ",)", depth)
 		}
-		return reprItems("(", v.Items, ")", depth)
+		return rt.appendItems(out, "(", v.Items, ")", depth)
 	case *Dict:
-		return reprDict(v, depth)
+		return rt.appendDict(out, v, depth)
 	case *dictView:
-		list, err := reprItems("[", v.items(), "]", depth)
-		return "dict_" + v.kind + "(" + list + ")", err
+		return rt.appendItems(out, "dict_"+v.kind+"([", v.items(), "])", depth)
 	case *rangeValue:
 		if v.step == 1 {
-			return fmt.Sprintf("range(%d, %d)", v.start, v.stop), nil
+			return fmt.Appendf(out, "range(%d, %d)", v.start, v.stop), nil
 		}
-		return fmt.Sprintf("range(%d, %d, %d)", v.start, v.stop, v.step), nil
+		return fmt.Appendf(out, "range(%d, %d, %d)", v.start, v.stop, v.step), nil
 	case *namespace:
-		d, err := reprDict(v.attrs, depth)
-		return "<Namespace " + d + ">", err
+		out, err := rt.appendDict(append(out, "<Namespace "...), v.attrs, depth)
+		return append(out, '>'), err
 	case *macroValue:
-		return "<Macro " + quote(v.def.name) + ">", nil
+		return append(out, "<Macro "+quote(v.def.name)+">"...), nil
 	case *loopValue:
-		return fmt.Sprintf("<LoopContext %d/%d>", v.at+1, len(v.list)), nil
+		return fmt.Appendf(out, "<LoopContext %d/%d>", v.at+1, len(v.list)), nil
 	}
-	return "", typeError("a %s has no text that could be printed", typeName(v))
+	return out, typeError("a %s has no text that could be printed", typeName(v))
 }
 
-func reprItems(open string, list []Value, closing string, depth int) (string, error) {
-	var b strings.Builder
-	b.WriteString(open)
+func (rt *runtime) appendItems(out []byte, open string, list []Value, closing string, depth int) ([]byte, error) {
+	out = append(out, open...)
 	for i, item := range list {
 		if i > 0 {
-			b.WriteString(", ")
+			out = append(out, ", "...)
 		}
-		s, err := repr(item, depth+1)
-		if err != nil {
-			return "", err
+		var err error
+		if out, err = rt.appendRepr(out, item, depth+1); err != nil {
+			return out, err
 		}
-		b.WriteString(s)
 	}
-	b.WriteString(closing)
-	return b.String(), nil
+	return append(out, closing...), nil
 }
 
-func reprDict(d *Dict, depth int) (string, error) {
-	var b strings.Builder
-	b.WriteByte('{')
+func (rt *runtime) appendDict(out []byte, d *Dict, depth int) ([]byte, error) {
+	out = append(out, '{')
 	for i, e := range d.entries {
 		if i > 0 {
-			b.WriteString(", ")
+			out = append(out, ", "...)
 		}
-		key, err := repr(e.key, depth+1)
-		if err != nil {
-			return "", err
+		var err error
+		if out, err = rt.appendRepr(out, e.key, depth+1); err != nil {
+			return out, err
 		}
-		value, err := repr(e.value, depth+1)
-		if err != nil {
-			return "", err
+		if out, err = rt.appendRepr(append(out, ": "...), e.value, depth+1); err != nil {
+			return out, err
 		}
-		b.WriteString(key + ": " + value)
 	}
-	b.WriteByte('}')
-	return b.String(), nil
+	return append(out, '}'), nil
 }
 
 // quote writes a string literal as Python does.

@@ -51,9 +51,12 @@ func title(s string) string {
 func isCased(r rune) bool { return unicode.IsUpper(r) || unicode.IsLower(r) || unicode.IsTitle(r) }
 
 // strip removes characters from one or both ends; chars nil means white space.
-func strip(s string, chars Value, left, right bool) (string, error) {
+func strip(rt *runtime, s string, chars Value, left, right bool) (string, error) {
 	cut := isSpace
 	if set, ok := text(chars); ok {
+		if !rt.spend(len(s) / 64 * (len(set) / 16)) { // every character is looked for in the set
+			return "", rt.spent(nil)
+		}
 		cut = func(r rune) bool { return strings.ContainsRune(set, r) }
 	} else if chars != nil {
 		return "", typeError("strip arg must be None or str")
@@ -72,30 +75,50 @@ type stringFunc struct {
 	required int
 	params   []string
 	call     func(rt *runtime, s string, p []Value) (Value, error)
+	// cost is the work for a byte where that is much more than to look at it.
+	cost int
+}
+
+// run charges the string and the parameters before the method goes over them.
+func (m *stringFunc) run(rt *runtime, s string, p []Value) (Value, error) {
+	rt.spend(1 + m.cost*len(s) + len(s)/8)
+	for _, v := range p {
+		rt.charge(v)
+	}
+	if err := rt.spent(nil); err != nil {
+		return nil, err
+	}
+	v, err := m.call(rt, s, p)
+	return v, rt.spent(err)
 }
 
 // newStringMethods lists the methods of str that templates can call.
 func newStringMethods() map[string]stringFunc {
 	plain := func(f func(string) string) stringFunc {
-		return stringFunc{call: func(_ *runtime, s string, _ []Value) (Value, error) { return f(s), nil }}
+		return stringFunc{call: func(rt *runtime, s string, _ []Value) (Value, error) { return f(s), nil }}
 	}
 	stripper := func(left, right bool) stringFunc {
-		return stringFunc{params: []string{"chars"}, call: func(_ *runtime, s string, p []Value) (Value, error) {
-			return strip(s, or(p[0], nil), left, right)
+		return stringFunc{params: []string{"chars"}, call: func(rt *runtime, s string, p []Value) (Value, error) {
+			return strip(rt, s, or(p[0], nil), left, right)
 		}}
 	}
 	all := func(ok func(r rune) bool) stringFunc {
-		return stringFunc{call: func(_ *runtime, s string, _ []Value) (Value, error) {
+		return stringFunc{call: func(rt *runtime, s string, _ []Value) (Value, error) {
 			return s != "" && strings.IndexFunc(s, func(r rune) bool { return !ok(r) }) < 0, nil
 		}}
 	}
+	slow := func(f func(string) string, cost int) stringFunc {
+		m := plain(f)
+		m.cost = cost
+		return m
+	}
 	return map[string]stringFunc{
-		"upper":      plain(upper),
-		"lower":      plain(lower),
+		"upper":      slow(upper, 1),
+		"lower":      slow(lower, 1),
 		"casefold":   plain(func(s string) string { return cases.Fold().String(s) }),
-		"capitalize": plain(capitalize),
-		"title":      plain(title),
-		"swapcase":   plain(swapCase),
+		"capitalize": slow(capitalize, 1),
+		"title":      slow(title, 8),
+		"swapcase":   slow(swapCase, 1),
 		"strip":      stripper(true, true),
 		"lstrip":     stripper(true, false),
 		"rstrip":     stripper(false, true),
@@ -105,31 +128,31 @@ func newStringMethods() map[string]stringFunc {
 		"isdigit":    all(isDigit),
 		"isdecimal":  all(inCategories("Nd")),
 		"isnumeric":  all(inCategories("N")),
-		"isascii": {call: func(_ *runtime, s string, _ []Value) (Value, error) {
+		"isascii": {call: func(rt *runtime, s string, _ []Value) (Value, error) {
 			return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0, nil
 		}},
-		"isupper":      {call: func(_ *runtime, s string, _ []Value) (Value, error) { return isUpper(s), nil }},
-		"islower":      {call: func(_ *runtime, s string, _ []Value) (Value, error) { return isLower(s), nil }},
-		"startswith":   {1, []string{"prefix", "start", "end"}, affix(strings.HasPrefix)},
-		"endswith":     {1, []string{"suffix", "start", "end"}, affix(strings.HasSuffix)},
-		"removeprefix": {1, []string{"prefix"}, cutAffix(strings.TrimPrefix)},
-		"removesuffix": {1, []string{"suffix"}, cutAffix(strings.TrimSuffix)},
-		"split":        {0, []string{"sep", "maxsplit"}, splitMethod(false)},
-		"rsplit":       {0, []string{"sep", "maxsplit"}, splitMethod(true)},
-		"splitlines":   {0, []string{"keepends"}, splitLinesMethod},
-		"partition":    {1, []string{"sep"}, partition(strings.Index, false)},
-		"rpartition":   {1, []string{"sep"}, partition(strings.LastIndex, true)},
-		"replace":      {2, []string{"old", "new", "count"}, replaceMethod},
-		"find":         {1, []string{"sub", "start", "end"}, find(strings.Index, false)},
-		"rfind":        {1, []string{"sub", "start", "end"}, find(strings.LastIndex, false)},
-		"index":        {1, []string{"sub", "start", "end"}, find(strings.Index, true)},
-		"rindex":       {1, []string{"sub", "start", "end"}, find(strings.LastIndex, true)},
-		"count":        {1, []string{"sub", "start", "end"}, countMethod},
-		"join":         {1, []string{"iterable"}, joinMethod},
-		"center":       {1, []string{"width", "fillchar"}, pad("center")},
-		"ljust":        {1, []string{"width", "fillchar"}, pad("ljust")},
-		"rjust":        {1, []string{"width", "fillchar"}, pad("rjust")},
-		"zfill":        {1, []string{"width"}, zfill},
+		"isupper":      {call: func(rt *runtime, s string, _ []Value) (Value, error) { return isUpper(s), nil }},
+		"islower":      {call: func(rt *runtime, s string, _ []Value) (Value, error) { return isLower(s), nil }},
+		"startswith":   {1, []string{"prefix", "start", "end"}, affix(strings.HasPrefix), 0},
+		"endswith":     {1, []string{"suffix", "start", "end"}, affix(strings.HasSuffix), 0},
+		"removeprefix": {1, []string{"prefix"}, cutAffix(strings.TrimPrefix), 0},
+		"removesuffix": {1, []string{"suffix"}, cutAffix(strings.TrimSuffix), 0},
+		"split":        {0, []string{"sep", "maxsplit"}, splitMethod(false), 0},
+		"rsplit":       {0, []string{"sep", "maxsplit"}, splitMethod(true), 0},
+		"splitlines":   {0, []string{"keepends"}, splitLinesMethod, 0},
+		"partition":    {1, []string{"sep"}, partition(strings.Index, false), 0},
+		"rpartition":   {1, []string{"sep"}, partition(strings.LastIndex, true), 0},
+		"replace":      {2, []string{"old", "new", "count"}, replaceMethod, 0},
+		"find":         {1, []string{"sub", "start", "end"}, find(strings.Index, false), 0},
+		"rfind":        {1, []string{"sub", "start", "end"}, find(strings.LastIndex, false), 0},
+		"index":        {1, []string{"sub", "start", "end"}, find(strings.Index, true), 0},
+		"rindex":       {1, []string{"sub", "start", "end"}, find(strings.LastIndex, true), 0},
+		"count":        {1, []string{"sub", "start", "end"}, countMethod, 0},
+		"join":         {1, []string{"iterable"}, joinMethod, 0},
+		"center":       {1, []string{"width", "fillchar"}, pad("center"), 0},
+		"ljust":        {1, []string{"width", "fillchar"}, pad("ljust"), 0},
+		"rjust":        {1, []string{"width", "fillchar"}, pad("rjust"), 0},
+		"zfill":        {1, []string{"width"}, zfill, 0},
 	}
 }
 
@@ -143,7 +166,7 @@ func stringMethod(s, name string) (Value, bool) {
 		}
 		if slices.Contains([]string{"encode", "expandtabs", "format_map", "isidentifier", "isprintable", "istitle",
 			"maketrans", "translate"}, name) {
-			return method(name, func(*runtime, args) (Value, error) {
+			return method(name, func(_ *runtime, _ args) (Value, error) {
 				return nil, typeError("str.%s is not supported", name)
 			}), true
 		}
@@ -154,7 +177,7 @@ func stringMethod(s, name string) (Value, bool) {
 		if err != nil {
 			return nil, err
 		}
-		return m.call(rt, s, p)
+		return m.run(rt, s, p)
 	}), true
 }
 
@@ -274,7 +297,7 @@ func window(s string, p []Value) (part string, offset int, ok bool, err error) {
 }
 
 func affix(has func(s, affix string) bool) func(*runtime, string, []Value) (Value, error) {
-	return func(_ *runtime, s string, p []Value) (Value, error) {
+	return func(rt *runtime, s string, p []Value) (Value, error) {
 		s, _, ok, err := window(s, p[1:])
 		if err != nil {
 			return nil, err
@@ -300,7 +323,7 @@ func affix(has func(s, affix string) bool) func(*runtime, string, []Value) (Valu
 }
 
 func cutAffix(cut func(s, affix string) string) func(*runtime, string, []Value) (Value, error) {
-	return func(_ *runtime, s string, p []Value) (Value, error) {
+	return func(rt *runtime, s string, p []Value) (Value, error) {
 		a, ok := text(p[0])
 		if !ok {
 			return nil, typeError("argument must be str, not %s", typeName(p[0]))
@@ -319,6 +342,9 @@ func splitMethod(fromRight bool) func(*runtime, string, []Value) (Value, error) 
 			limit = int64(len(s)) + 1
 		}
 		n := int(min(limit, int64(len(s))+1))
+		if !rt.spend(len(s) / 8) { // for the parts
+			return nil, rt.spent(nil)
+		}
 		if err := rt.room(len(s)); err != nil {
 			return nil, err
 		}
@@ -421,12 +447,12 @@ func isLineEnd(r rune) bool {
 	return '\n' <= r && r <= '\r' || 0x1C <= r && r <= 0x1E || r == 0x85 || r == 0x2028 || r == 0x2029
 }
 
-func splitLinesMethod(_ *runtime, s string, p []Value) (Value, error) {
+func splitLinesMethod(rt *runtime, s string, p []Value) (Value, error) {
 	return stringList(splitLines(s, truth(or(p[0], false)))), nil
 }
 
 func partition(find func(s, sep string) int, right bool) func(*runtime, string, []Value) (Value, error) {
-	return func(_ *runtime, s string, p []Value) (Value, error) {
+	return func(rt *runtime, s string, p []Value) (Value, error) {
 		sep, ok := text(p[0])
 		if !ok {
 			return nil, typeError("must be str, not %s", typeName(p[0]))
@@ -467,7 +493,7 @@ func replaceMethod(rt *runtime, s string, p []Value) (Value, error) {
 }
 
 func find(search func(s, sub string) int, must bool) func(*runtime, string, []Value) (Value, error) {
-	return func(_ *runtime, s string, p []Value) (Value, error) {
+	return func(rt *runtime, s string, p []Value) (Value, error) {
 		sub, ok := text(p[0])
 		if !ok {
 			return nil, typeError("must be str, not %s", typeName(p[0]))
@@ -488,7 +514,7 @@ func find(search func(s, sub string) int, must bool) func(*runtime, string, []Va
 	}
 }
 
-func countMethod(_ *runtime, s string, p []Value) (Value, error) {
+func countMethod(rt *runtime, s string, p []Value) (Value, error) {
 	sub, ok := text(p[0])
 	if !ok {
 		return nil, typeError("must be str, not %s", typeName(p[0]))
@@ -501,7 +527,7 @@ func countMethod(_ *runtime, s string, p []Value) (Value, error) {
 }
 
 func joinMethod(rt *runtime, s string, p []Value) (Value, error) {
-	list, err := items(p[0])
+	list, err := rt.items(p[0])
 	if err != nil {
 		return nil, err
 	}
@@ -513,6 +539,7 @@ func joinMethod(rt *runtime, s string, p []Value) (Value, error) {
 			return nil, typeError("sequence item %d: expected str instance, %s found", i, typeName(item))
 		}
 		parts[i] = t
+		rt.spend((len(t) + len(s)) / 64)
 		if size += len(t) + len(s); size > rt.maxOutput {
 			return nil, rt.room(size)
 		}

@@ -67,7 +67,8 @@ const maxKept = 1 << 20
 type Options struct {
 	// Now is the time that strftime_now prints; the default is the current time.
 	Now time.Time
-	// MaxSteps bounds evaluations, 20 million by default.
+	// MaxSteps bounds the work: evaluations, and in each of them the values, bytes
+	// and digits it goes over. The default is 20 million.
 	MaxSteps int
 	// MaxOutput bounds the bytes of the text and of any string on the way, 64 MiB
 	// by default.
@@ -107,6 +108,7 @@ func (t *Template) Render(vars *Dict, opt Options) (string, error) {
 	}
 	rt.out, rt.scratch = b.out[:0], b.scratch[:0]
 	_, err := execAll(rt.enter(t.scope, nil), t.body)
+	err = rt.spent(err)
 	text := ""
 	if err == nil {
 		text = string(rt.out)

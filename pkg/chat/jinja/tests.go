@@ -4,18 +4,18 @@ import "math/big"
 
 // compareTest is a test that compares with its one argument.
 func compareTest(op string) testFunc {
-	return func(_ *runtime, in Value, a args) (bool, error) {
+	return func(rt *runtime, in Value, a args) (bool, error) {
 		p, err := a.bind(1, "other")
 		if err != nil {
 			return false, err
 		}
-		return compareOp(op, in, p[0])
+		return rt.compareOp(op, in, p[0])
 	}
 }
 
 // kindTest is a test without arguments.
 func kindTest(is func(Value) bool) testFunc {
-	return func(_ *runtime, in Value, a args) (bool, error) {
+	return func(rt *runtime, in Value, a args) (bool, error) {
 		_, err := a.bind(0)
 		return is(in), err
 	}
@@ -25,7 +25,7 @@ func kindTest(is func(Value) bool) testFunc {
 func modTest(want int64) testFunc {
 	return func(rt *runtime, in Value, a args) (bool, error) {
 		rest, err := binary(rt, "%", in, int64(2))
-		return err == nil && equal(rest, want), err
+		return err == nil && rt.equal(rest, want), err
 	}
 }
 
@@ -134,31 +134,34 @@ func divisibleBy(rt *runtime, in Value, a args) (bool, error) {
 		return false, err
 	}
 	rest, err := binary(rt, "%", in, p[0])
-	return err == nil && equal(rest, int64(0)), err
+	return err == nil && rt.equal(rest, int64(0)), err
 }
 
-func inTest(_ *runtime, in Value, a args) (bool, error) {
+func inTest(rt *runtime, in Value, a args) (bool, error) {
 	p, err := a.bind(1, "seq")
 	if err != nil {
 		return false, err
 	}
-	return contains(p[0], in)
+	return rt.contains(p[0], in)
 }
 
 // textTest is a test of what a value prints as.
 func textTest(is func(string) bool) testFunc {
-	return func(_ *runtime, in Value, a args) (bool, error) {
+	return func(rt *runtime, in Value, a args) (bool, error) {
 		if _, err := a.bind(0); err != nil {
 			return false, err
 		}
-		s, err := str(in)
-		return is(s), err
+		s, err := rt.str(in)
+		if err == nil && !rt.spend(len(s)/8) {
+			err = rt.spent(nil)
+		}
+		return err == nil && is(s), err
 	}
 }
 
 // sameAs is Python's is, as far as a value has an identity here: constants and
 // small integers are the same object, containers only if they are.
-func sameAs(_ *runtime, in Value, a args) (bool, error) {
+func sameAs(rt *runtime, in Value, a args) (bool, error) {
 	p, err := a.bind(1, "other")
 	if err != nil {
 		return false, err
@@ -169,6 +172,9 @@ func sameAs(_ *runtime, in Value, a args) (bool, error) {
 	case int64:
 		other, ok := p[0].(int64)
 		return ok && v == other && -5 <= v && v <= 256, nil
+	}
+	if s, ok := text(in); ok {
+		rt.spend(len(s) / 64)
 	}
 	return in == p[0], nil
 }

@@ -25,7 +25,7 @@ type (
 	missing struct{}
 	// generator is what lazy filters give: it can be read once.
 	generator struct{ items []Value }
-	// dictView is what items(), keys() and values() give.
+	// dictView is what rt.items(), keys() and values() give.
 	dictView struct {
 		dict *Dict
 		kind string
@@ -65,7 +65,7 @@ func NewDict(n int) *Dict {
 func (d *Dict) Clone() *Dict {
 	out := NewDict(len(d.entries) + 2)
 	for _, e := range d.entries {
-		out.set(e.key, e.value)
+		out.set(nil, e.key, e.value)
 	}
 	return out
 }
@@ -82,7 +82,7 @@ func (d *Dict) Get(key string) (Value, bool) {
 }
 
 // Set sets the value of a string key; a key that is there keeps its place.
-func (d *Dict) Set(key string, v Value) { d.set(key, v) }
+func (d *Dict) Set(key string, v Value) { d.set(nil, key, v) }
 
 // Rewrite replaces each value of a string key by what f returns, or removes the
 // entry if that is not to be kept.
@@ -112,15 +112,16 @@ func (d *Dict) keys() []Value {
 	return out
 }
 
-func (d *Dict) set(key, v Value) {
+func (d *Dict) set(rt *runtime, key, v Value) {
 	if m, ok := key.(markup); ok {
 		key = string(m)
 	}
 	var i int
 	if s, ok := key.(string); ok {
+		rt.spend(len(s) / 16)
 		i = d.find(s)
 	} else {
-		i = d.findAny(key)
+		i = d.findAny(rt, key)
 	}
 	if i >= 0 {
 		d.entries[i].value = v
@@ -154,23 +155,34 @@ func (d *Dict) find(key string) int {
 	return -1
 }
 
-func (d *Dict) findAny(key Value) int {
-	return slices.IndexFunc(d.entries, func(e entry) bool { return equal(e.key, key) })
+func (d *Dict) findAny(rt *runtime, key Value) int {
+	for i := range d.entries {
+		if !rt.spend(1) {
+			break
+		}
+		if rt.equal(d.entries[i].key, key) {
+			return i
+		}
+	}
+	return -1
 }
 
 // lookup finds any hashable key.
-func (d *Dict) lookup(key Value) (Value, bool, error) {
+func (d *Dict) lookup(rt *runtime, key Value) (Value, bool, error) {
 	i := -1
+	if s, ok := text(key); ok {
+		rt.spend(len(s) / 16)
+	}
 	switch k := key.(type) {
 	case string:
 		i = d.find(k)
 	case markup:
 		i = d.find(string(k))
 	default:
-		if !hashable(key) {
+		if !rt.hashable(key) {
 			return nil, false, typeError("unhashable type: '%s'", typeName(key))
 		}
-		i = d.findAny(key)
+		i = d.findAny(rt, key)
 	}
 	if i < 0 {
 		return nil, false, nil
@@ -178,12 +190,19 @@ func (d *Dict) lookup(key Value) (Value, bool, error) {
 	return d.entries[i].value, true, nil
 }
 
-func hashable(v Value) bool {
+func (rt *runtime) hashable(v Value) bool {
+	if !rt.spend(1) {
+		return true
+	}
 	switch v := v.(type) {
 	case *List, *Dict:
 		return false
 	case *Tuple:
-		return !slices.ContainsFunc(v.Items, func(x Value) bool { return !hashable(x) })
+		defer rt.ascend()
+		if !rt.descend() {
+			return true
+		}
+		return !slices.ContainsFunc(v.Items, func(x Value) bool { return !rt.hashable(x) })
 	}
 	return true
 }
@@ -282,7 +301,26 @@ func (r *rangeValue) len() int64 {
 }
 
 // items returns what Python iterates over. The slice must not be changed.
-func items(v Value) ([]Value, error) {
+func (rt *runtime) items(v Value) ([]Value, error) {
+	switch v := v.(type) {
+	case string:
+		rt.spend(len(v))
+	case markup:
+		rt.spend(len(v))
+	case *rangeValue:
+		rt.spend(int(v.len()))
+	case *generator:
+		rt.spend(len(v.items))
+	case *List:
+		rt.spend(len(v.Items))
+	case *Tuple:
+		rt.spend(len(v.Items))
+	default:
+		rt.charge(v)
+	}
+	if err := rt.spent(nil); err != nil {
+		return nil, err
+	}
 	switch v := v.(type) {
 	case *List:
 		return v.Items, nil
