@@ -4,7 +4,6 @@ import (
 	"errors"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestLimits(t *testing.T) {
@@ -122,14 +121,10 @@ func TestLimitsCountTheWorkInsideAStep(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			start := time.Now()
 			_, err = tmpl.Render(NewDict(0), Options{MaxSteps: 3e6})
 			var located *Error
 			if !errors.Is(err, ErrLimit) || !errors.As(err, &located) || located.Line != 1 {
 				t.Errorf("error %v, want ErrLimit at line 1", err)
-			}
-			if took := time.Since(start); took > 2*time.Second {
-				t.Errorf("it took %v", took)
 			}
 		})
 	}
