@@ -207,20 +207,28 @@ func (r *Reader) StringBytes() ([]byte, error) {
 	}
 	r.pos++
 	start := r.pos
-	for r.pos < len(r.data) {
-		switch c := r.data[r.pos]; {
-		case c == '"':
+	seen := byte(0) // all bits of the bytes read: plain ASCII needs no second look
+	for pos, c := range r.data[start:] {
+		seen |= c
+		if c != '"' && c != '\\' && c >= ' ' {
+			continue
+		}
+		r.pos = start + pos
+		switch c {
+		case '"':
 			s := r.data[start:r.pos]
 			r.pos++
+			if seen < utf8.RuneSelf {
+				return s, nil
+			}
 			return valid(s), nil
-		case c == '\\':
+		case '\\':
 			return r.escaped(start)
-		case c < ' ':
-			return nil, r.fail("control character in a string")
 		default:
-			r.pos++
+			return nil, r.fail("control character in a string")
 		}
 	}
+	r.pos = len(r.data)
 	return nil, r.fail("unterminated string")
 }
 
@@ -243,8 +251,13 @@ func (r *Reader) escaped(start int) ([]byte, error) {
 		case c < ' ':
 			return nil, r.fail("control character in a string")
 		case c != '\\':
-			r.buf = append(r.buf, c)
-			r.pos++
+			from := r.pos
+			for r.pos++; r.pos < len(r.data); r.pos++ {
+				if c := r.data[r.pos]; c == '"' || c == '\\' || c < ' ' {
+					break
+				}
+			}
+			r.buf = append(r.buf, r.data[from:r.pos]...)
 			continue
 		}
 		r.pos++
